@@ -1,0 +1,1 @@
+//! Workloads, load generation, measurement, run bundles and their verification.

@@ -1,0 +1,16 @@
+//! The `deltamux` binary: flags to calls, no logic.
+
+mod commands;
+mod output;
+
+use clap::Parser;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let cli = commands::Cli::parse();
+    output::init_logging();
+    match commands::run(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => output::report(&error),
+    }
+}

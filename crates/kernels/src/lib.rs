@@ -1,0 +1,14 @@
+//! Packed matrices and the arithmetic on them; no I/O, no async.
+//!
+//! **Batch invariance.** Every output element is reduced over `k` in one fixed order that depends on its position
+//! only: never on the number of rows in the call, on the number of threads or on the instruction set. A product
+//! computed for one row alone is therefore bit-identical to the same row computed among a thousand others.
+
+pub mod lowbit;
+pub mod lowrank;
+pub mod packed;
+pub mod threads;
+
+pub use lowrank::LowRankDelta;
+pub use packed::PackedMatrix;
+pub use threads::Threads;

@@ -1,0 +1,22 @@
+//! Checkpoints, tokenizer, chat template and the forward pass over a ragged batch.
+//!
+//! Everything above this crate sees models through [`Checkpoint`] (files), [`Tokenizer`] and [`ChatTemplate`] (text)
+//! and [`Backend`] (arithmetic); nothing above it knows on which device the arithmetic runs.
+
+pub mod backend;
+pub mod chat;
+pub mod checkpoint;
+pub mod config;
+pub mod generation;
+pub mod linear;
+pub mod tokenizer;
+pub mod variant;
+
+pub use backend::{Backend, CpuBackend, ForwardError, LogitRows, SequenceChunk};
+pub use chat::{ChatTemplate, TemplateError};
+pub use checkpoint::{Checkpoint, CheckpointError, DType, TensorView};
+pub use config::{Architecture, ConfigError, ModelConfig, RopeScaling};
+pub use generation::GenerationConfig;
+pub use linear::{LinearId, LinearKind};
+pub use tokenizer::{DecodeStream, Tokenizer, TokenizerError};
+pub use variant::{EmbeddingDelta, VariantWeights};

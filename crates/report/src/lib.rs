@@ -1,0 +1,1 @@
+//! Run bundles to a static site.

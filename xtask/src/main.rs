@@ -1,0 +1,2 @@
+//! The gates.
+fn main() {}
