@@ -3,7 +3,7 @@
 /// The ranks of one width, in order of falling singular value.
 #[derive(Debug, Clone)]
 pub struct Band {
-    /// Bits a weight: 8, 4, 3 or 2.
+    /// Bits a weight: 8, 4, 3 or 2, or 16 for f16 weights without scales and zero points.
     pub bits: u8,
     /// Number of ranks.
     pub ranks: usize,
