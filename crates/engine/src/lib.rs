@@ -71,12 +71,19 @@ impl Engine {
         todo!()
     }
 
+    /// Forgets a variant; requests that run on it finish, those that wait for it are refused. Gives back what it was,
+    /// or `None` when the name is unknown or the base's.
+    pub fn unregister(&self, _name: &str) -> Option<VariantInfo> {
+        todo!()
+    }
+
     /// Counters and gauges, as of the last step.
     pub fn stats(&self) -> EngineStats {
         todo!()
     }
 
-    /// Stops admitting, lets running requests finish for at most `grace`, then stops the step thread.
+    /// Stops admitting, lets running requests finish for at most `grace`, then stops the step thread and waits for it.
+    /// Blocks: call it from a blocking context.
     pub fn shutdown(&self, _grace: std::time::Duration) {
         todo!()
     }

@@ -43,6 +43,9 @@ pub struct EngineConfig {
     pub max_model_len: Option<usize>,
     /// Kernel threads; 0: all cores.
     pub threads: usize,
+    /// After this wait a request goes before fairness and before newer requests for variants that are already in
+    /// memory, so that it is served within a bound.
+    pub aging: Duration,
 }
 
 impl EngineConfig {
@@ -61,6 +64,7 @@ impl EngineConfig {
             max_queue: 4096,
             max_model_len: None,
             threads: 0,
+            aging: Duration::from_secs(2),
         }
     }
 }
@@ -239,6 +243,9 @@ pub enum SubmitError {
     /// The engine is stopping.
     #[error("the server is shutting down")]
     ShuttingDown,
+    /// The engine failed (a broken invariant, never the request's fault).
+    #[error("internal error: {0}")]
+    Internal(String),
 }
 
 /// Why an engine did not start or a variant was not registered.
