@@ -89,33 +89,37 @@ pub fn unpack_row(bytes: &[u8], bits: u8, codes: &mut [u8]) {
         let n = group.len().next_multiple_of(8);
         let (packed, after) = rest.split_at(n * bits as usize / 8);
         rest = after;
-        let out = &mut padded[..n];
-        match bits {
-            8 => out.copy_from_slice(packed),
-            4 => {
-                out.fill(0);
-                read_plane(packed, 0, 4, out);
-            }
-            2 => {
-                out.fill(0);
-                read_plane(packed, 0, 2, out);
-            }
-            _ => {
-                out.fill(0);
-                read_plane(&packed[..n / 4], 0, 2, out);
-                read_plane(&packed[n / 4..], 2, 1, out);
-            }
-        }
+        unpack_group(packed, bits, &mut padded[..n]);
         group.copy_from_slice(&padded[..group.len()]);
     }
 }
 
-/// Adds one plane's bits, from bit `shift` on, to the codes of a group.
-fn read_plane(plane: &[u8], shift: u32, width: u32, codes: &mut [u8]) {
-    let mask = (1u8 << width) - 1;
-    for (i, part) in codes.chunks_mut(plane.len()).enumerate() {
+/// The codes of one group (a multiple of 8, up to [`GROUP`]) from its planes.
+#[inline(always)]
+pub(crate) fn unpack_group(packed: &[u8], bits: u8, codes: &mut [u8]) {
+    let n = codes.len();
+    match bits {
+        8 => codes.copy_from_slice(&packed[..n]),
+        4 => read_plane::<4>(&packed[..n / 2], codes),
+        2 => read_plane::<2>(&packed[..n / 4], codes),
+        _ => {
+            let (low, high) = packed[..n / 4 + n / 8].split_at(n / 4);
+            read_plane::<2>(low, codes);
+            for (i, part) in codes.chunks_exact_mut(n / 8).enumerate() {
+                for (code, byte) in part.iter_mut().zip(high) {
+                    *code |= (byte >> i & 1) << 2;
+                }
+            }
+        }
+    }
+}
+
+/// The codes of one plane of `WIDTH` bits each.
+#[inline(always)]
+fn read_plane<const WIDTH: usize>(plane: &[u8], codes: &mut [u8]) {
+    for (i, part) in codes.chunks_exact_mut(plane.len()).enumerate() {
         for (code, byte) in part.iter_mut().zip(plane) {
-            *code |= ((byte >> (i as u32 * width)) & mask) << shift;
+            *code = byte >> (i * WIDTH) & ((1 << WIDTH) - 1);
         }
     }
 }

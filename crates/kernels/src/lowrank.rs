@@ -1,9 +1,20 @@
 //! A quantised low-rank difference to a linear: `y += U (s ⊙ (V x))`.
+//!
+//! Both factors are stored as rows, one a rank: V's rows along the inputs, Uᵀ's along the outputs. V x is one dot
+//! product a rank in the lanes' fixed order; U h adds rank after rank to each output. Neither depends on the number of
+//! rows in the call.
+
+use crate::Threads;
+use crate::isa::for_each_isa;
+use crate::lanes;
+use crate::lowbit::{GROUP, groups, row_bytes, unpack_group};
+use crate::threads::DisjointRows;
+use half::f16;
 
 /// The ranks of one width, in order of falling singular value.
 #[derive(Debug, Clone)]
 pub struct Band {
-    /// Bits a weight: 8, 4, 3 or 2, or 16 for f16 weights without scales and zero points.
+    /// Bits a weight: 8, 4, 3 or 2; or 16, little-endian f16 without scales and zero points.
     pub bits: u8,
     /// Number of ranks.
     pub ranks: usize,
@@ -77,20 +88,290 @@ pub struct LowRankDelta {
     pub bands: Vec<Band>,
 }
 
+/// Ranks that one task multiplies.
+const TASK_RANKS: usize = 8;
+
 impl LowRankDelta {
+    /// Number of ranks.
+    pub fn ranks(&self) -> usize {
+        self.s.len()
+    }
+
+    /// Bytes of codes, scales, zero points and singular values in memory.
+    pub fn bytes(&self) -> usize {
+        let band = |b: &Band| {
+            b.v_codes.len()
+                + b.u_codes.len()
+                + 4 * (b.v_scales.len() + b.u_scales.len())
+                + b.v_zeros.len()
+                + b.u_zeros.len()
+        };
+        4 * self.s.len() + self.bands.iter().map(band).sum::<usize>()
+    }
+
     /// Adds the difference: `y[m] += U (s ⊙ (V x[m]))` for each of the `rows` rows; `x` is `[rows, inputs]`, `y`
     /// `[rows, outputs]`.
-    pub fn add_to(&self, _x: &[f32], _rows: usize, _y: &mut [f32], _threads: &crate::Threads) {
-        todo!()
+    ///
+    /// # Panics
+    /// If `x` or `y` has another length.
+    pub fn add_to(&self, x: &[f32], rows: usize, y: &mut [f32], threads: &Threads) {
+        assert_eq!(x.len(), rows * self.inputs, "x is [rows, inputs]");
+        assert_eq!(y.len(), rows * self.outputs, "y is [rows, outputs]");
+        if rows == 0 || self.s.is_empty() {
+            return;
+        }
+        let h = self.project(x, rows, threads);
+        let y = DisjointRows::new(y, self.outputs);
+        threads.for_each(groups(self.outputs), |group| {
+            let from = group * GROUP;
+            let count = (self.outputs - from).min(GROUP);
+            let mut weights = [0.0; GROUP];
+            let mut h = h.chunks_exact(rows);
+            for band in &self.bands {
+                for (rank, h) in (0..band.ranks).zip(&mut h) {
+                    band.u_group(rank, group, self.outputs, &mut weights);
+                    for (m, h) in h.iter().enumerate() {
+                        // SAFETY: tasks own different columns of y, and this one holds one part at a time.
+                        let out = unsafe { y.part(m, from, count) };
+                        add_scaled(*h, &weights[..count], out);
+                    }
+                }
+            }
+        });
+    }
+
+    /// `s ⊙ (V x)` as `[ranks, rows]`.
+    fn project(&self, x: &[f32], rows: usize, threads: &Threads) -> Vec<f32> {
+        let mut h = vec![0.0; self.s.len() * rows];
+        let starts: Vec<(usize, &Band)> = self
+            .bands
+            .iter()
+            .scan(0, |next, band| {
+                let start = *next;
+                *next += band.ranks;
+                Some((start, band))
+            })
+            .collect();
+        let out = DisjointRows::new(&mut h, rows);
+        threads.for_each(self.s.len().div_ceil(TASK_RANKS), |task| {
+            let mut weights = vec![0.0; self.inputs];
+            for rank in task * TASK_RANKS..self.s.len().min((task + 1) * TASK_RANKS) {
+                let Some((start, band)) = starts.iter().rev().find(|(start, _)| *start <= rank) else {
+                    continue;
+                };
+                band.v_row(rank - start, &mut weights);
+                // SAFETY: tasks own different ranks.
+                let out = unsafe { out.part(rank, 0, rows) };
+                dots(&weights, x, self.s[rank], out);
+            }
+        });
+        h
     }
 
     /// Adds row `output` of the dense difference to `row` (length `inputs`): what an embedding look-up needs.
-    pub fn add_dense_row(&self, _output: usize, _row: &mut [f32]) {
-        todo!()
+    ///
+    /// # Panics
+    /// If `output` is not below `outputs` or `row` has another length.
+    pub fn add_dense_row(&self, output: usize, row: &mut [f32]) {
+        assert!(output < self.outputs && row.len() == self.inputs);
+        let (mut u, mut v) = ([0.0; GROUP], vec![0.0; self.inputs]);
+        let mut s = self.s.iter();
+        for band in &self.bands {
+            for (rank, s) in (0..band.ranks).zip(&mut s) {
+                band.u_group(rank, output / GROUP, self.outputs, &mut u);
+                band.v_row(rank, &mut v);
+                add_scaled(u[output % GROUP] * s, &v, row);
+            }
+        }
     }
 
     /// The dense difference `[outputs, inputs]`, row-major.
     pub fn to_dense(&self) -> Vec<f32> {
-        todo!()
+        let mut dense = vec![0.0; self.outputs * self.inputs];
+        let (mut u, mut v) = ([0.0; GROUP], vec![0.0; self.inputs]);
+        let mut s = self.s.iter();
+        for band in &self.bands {
+            for (rank, s) in (0..band.ranks).zip(&mut s) {
+                band.v_row(rank, &mut v);
+                for group in 0..groups(self.outputs) {
+                    band.u_group(rank, group, self.outputs, &mut u);
+                    let rows = dense.chunks_exact_mut(self.inputs).skip(group * GROUP);
+                    for (row, u) in rows.zip(&u) {
+                        add_scaled(u * s, &v, row);
+                    }
+                }
+            }
+        }
+        dense
+    }
+}
+
+impl Band {
+    /// Row `rank` of V.
+    fn v_row(&self, rank: usize, out: &mut [f32]) {
+        let len = out.len();
+        if self.bits == 16 {
+            return halves(&self.v_codes[rank * row_bytes(len, 16)..], out);
+        }
+        let bytes = row_bytes(len, self.bits);
+        let (codes, n) = (&self.v_codes[rank * bytes..][..bytes], groups(len));
+        let (scales, zeros) = (&self.v_scales[rank * n..][..n], &self.v_zeros[rank * n..][..n]);
+        for (group, out) in out.chunks_mut(GROUP).enumerate() {
+            let start = group * (GROUP * self.bits as usize / 8);
+            dequantise(&codes[start..], self.bits, scales[group], zeros[group], out);
+        }
+    }
+
+    /// Weights of one group of outputs in column `rank` of U; `out` is filled as far as the group goes.
+    fn u_group(&self, rank: usize, group: usize, outputs: usize, out: &mut [f32; GROUP]) {
+        let n = (outputs - group * GROUP).min(GROUP);
+        if self.bits == 16 {
+            let start = rank * row_bytes(outputs, 16) + group * GROUP * 2;
+            return halves(&self.u_codes[start..start + n * 2], &mut out[..n]);
+        }
+        let start = rank * row_bytes(outputs, self.bits) + group * (GROUP * self.bits as usize / 8);
+        let index = rank * groups(outputs) + group;
+        dequantise(
+            &self.u_codes[start..],
+            self.bits,
+            self.u_scales[index],
+            self.u_zeros[index],
+            &mut out[..n],
+        );
+    }
+}
+
+for_each_isa! {
+    /// `(code − zero) · scale` for one group.
+    fn dequantise(packed: &[u8], bits: u8, scale: f32, zero: u8, out: &mut [f32]) {
+        let mut codes = [0u8; GROUP];
+        if out.len() == GROUP {
+            unpack_group(packed, bits, &mut codes);
+        } else {
+            unpack_group(packed, bits, &mut codes[..out.len().next_multiple_of(8)]);
+        }
+        for (out, code) in out.iter_mut().zip(&codes) {
+            *out = (i32::from(*code) - i32::from(zero)) as f32 * scale;
+        }
+    }
+}
+
+for_each_isa! {
+    /// Little-endian f16 to f32.
+    fn halves(bytes: &[u8], out: &mut [f32]) {
+        for (out, pair) in out.iter_mut().zip(bytes.as_chunks::<2>().0) {
+            *out = f16::from_le_bytes(*pair).to_f32();
+        }
+    }
+}
+
+for_each_isa! {
+    /// `out[m] = s · (v · x[m])`.
+    fn dots(v: &[f32], x: &[f32], s: f32, out: &mut [f32]) {
+        for (x, out) in x.chunks_exact(v.len()).zip(out) {
+            *out = s * lanes::dot(v, x);
+        }
+    }
+}
+
+for_each_isa! {
+    /// `out += a · w`, fused.
+    fn add_scaled(a: f32, w: &[f32], out: &mut [f32]) {
+        for (out, w) in out.iter_mut().zip(w) {
+            *out = a.mul_add(*w, *out);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lowbit::pack_row;
+    use rand::{Rng, SeedableRng};
+    use rand_chacha::ChaCha8Rng;
+
+    fn random(inputs: usize, outputs: usize, widths: &[(u8, usize)], rng: &mut ChaCha8Rng) -> LowRankDelta {
+        let mut factor = |bits: u8, ranks: usize, len: usize| -> (Bytes, Vec<f32>, Vec<u8>) {
+            if bits == 16 {
+                let halves = ranks * row_bytes(len, 16) / 2;
+                let halves = (0..halves).flat_map(|_| f16::from_f32(rng.random_range(-1.0..1.0)).to_le_bytes());
+                return (halves.collect::<Vec<u8>>().into(), vec![], vec![]);
+            }
+            let mut packed = Vec::new();
+            for _ in 0..ranks {
+                let codes: Vec<u8> = (0..len).map(|_| rng.random_range(0..1u16 << bits) as u8).collect();
+                pack_row(&codes, bits, &mut packed);
+            }
+            let n = ranks * groups(len);
+            let scales = (0..n).map(|_| rng.random_range(0.01..0.1)).collect();
+            let zeros = (0..n).map(|_| rng.random_range(0..1u16 << bits) as u8).collect();
+            (packed.into(), scales, zeros)
+        };
+        let bands = widths
+            .iter()
+            .map(|&(bits, ranks)| {
+                let (v_codes, v_scales, v_zeros) = factor(bits, ranks, inputs);
+                let (u_codes, u_scales, u_zeros) = factor(bits, ranks, outputs);
+                Band {
+                    bits,
+                    ranks,
+                    v_codes,
+                    v_scales,
+                    v_zeros,
+                    u_codes,
+                    u_scales,
+                    u_zeros,
+                }
+            })
+            .collect();
+        let ranks = widths.iter().map(|w| w.1).sum();
+        LowRankDelta {
+            inputs,
+            outputs,
+            s: (0..ranks).map(|i| 1.0 / (i + 1) as f32).collect(),
+            bands,
+        }
+    }
+
+    #[test]
+    fn every_way_to_apply_a_delta_agrees() {
+        let mut rng = ChaCha8Rng::seed_from_u64(1);
+        let threads = Threads::new(2);
+        for (inputs, outputs) in [(256, 128), (100, 333), (8, 8), (131, 129), (576, 192)] {
+            let delta = random(inputs, outputs, &[(16, 2), (8, 3), (4, 9), (3, 5), (2, 11)], &mut rng);
+            let dense = delta.to_dense();
+            let x: Vec<f32> = (0..inputs).map(|_| rng.random_range(-1.0..1.0)).collect();
+            let mut y = vec![1.0; outputs];
+            delta.add_to(&x, 1, &mut y, &threads);
+            for (o, row) in dense.chunks_exact(inputs).enumerate() {
+                let exact: f64 = 1.0
+                    + row
+                        .iter()
+                        .zip(&x)
+                        .map(|(w, x)| f64::from(*w) * f64::from(*x))
+                        .sum::<f64>();
+                assert!(
+                    (f64::from(y[o]) - exact).abs() < 1e-3 * exact.abs().max(1.0),
+                    "{inputs}x{outputs} row {o}"
+                );
+            }
+            let mut row = vec![0.0; inputs];
+            delta.add_dense_row(outputs - 1, &mut row);
+            assert_eq!(row, dense[(outputs - 1) * inputs..]);
+        }
+    }
+
+    #[test]
+    fn a_row_is_the_same_alone_and_in_a_batch() {
+        let mut rng = ChaCha8Rng::seed_from_u64(2);
+        let delta = random(200, 300, &[(8, 2), (3, 6), (2, 20)], &mut rng);
+        let x: Vec<f32> = (0..9 * 200).map(|_| rng.random_range(-1.0..1.0)).collect();
+        let mut together = vec![0.5; 9 * 300];
+        delta.add_to(&x, 9, &mut together, &Threads::new(3));
+        for (x, expected) in x.chunks_exact(200).zip(together.chunks_exact(300)) {
+            let mut alone = vec![0.5; 300];
+            delta.add_to(x, 1, &mut alone, &Threads::new(1));
+            assert_eq!(alone, expected);
+        }
     }
 }
