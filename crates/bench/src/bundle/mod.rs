@@ -1,0 +1,23 @@
+//! The run bundle: a folder with `run.json`, `events.parquet`, `environment.json`, `server.json` and `SHA256SUMS`.
+
+mod events;
+mod figures;
+mod run;
+
+pub use events::{Chunk, ChunkKind, EventsError, Outcome, RequestRecord, read_events, write_events};
+pub use figures::{Counts, Estimate, Interval, Latencies, Rates, Statistic};
+pub use run::{
+    Api, Engine, Knee, Limits, Load, Model, Point, Profile, Repeat, Run, SCHEMA_VERSION, Software, SourceFile, Target,
+    Workload,
+};
+
+/// Summary, a [`Run`].
+pub const RUN_FILE: &str = "run.json";
+/// Raw events, one row per request and per chunk.
+pub const EVENTS_FILE: &str = "events.parquet";
+/// The client's machine.
+pub const ENVIRONMENT_FILE: &str = "environment.json";
+/// What the server said about itself.
+pub const SERVER_FILE: &str = "server.json";
+/// Digests of the other four.
+pub const DIGESTS_FILE: &str = "SHA256SUMS";
