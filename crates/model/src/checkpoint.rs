@@ -1,37 +1,22 @@
 //! Weights as Hugging Face writes them: one or many safetensors files, memory-mapped and checked.
 
+mod files;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
-use crate::ModelConfig;
+use rayon::prelude::*;
+use sha2::{Digest, Sha256};
 
-/// Element type of a stored tensor.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DType {
-    /// bfloat16.
-    Bf16,
-    /// IEEE half.
-    F16,
-    /// IEEE single.
-    F32,
-}
+use crate::layout::{EMBEDDING, HEAD};
+use crate::weights_file::{StoredTensor, WeightsFile, WeightsFileError};
+use crate::{DType, ModelConfig, TensorView};
 
-/// A tensor in the mapping.
-#[derive(Debug, Clone, Copy)]
-pub struct TensorView<'a> {
-    /// Element type.
-    pub dtype: DType,
-    /// Shape, row-major.
-    pub shape: &'a [usize],
-    /// Little-endian elements; not necessarily aligned.
-    pub bytes: &'a [u8],
-}
-
-impl TensorView<'_> {
-    /// All elements as f32 (exact for each stored type).
-    pub fn to_f32(&self) -> Vec<f32> {
-        todo!()
-    }
-}
+/// Names that an error message lists.
+const LISTED: usize = 10;
+/// Elements that one task of [`Checkpoint::check_finite`] reads.
+const CHECK_ELEMENTS: usize = 1 << 19;
 
 /// Why a checkpoint was refused.
 #[derive(Debug, thiserror::Error)]
@@ -52,19 +37,64 @@ pub enum CheckpointError {
     },
 }
 
+impl From<WeightsFileError> for CheckpointError {
+    fn from(error: WeightsFileError) -> Self {
+        match error {
+            WeightsFileError::Io(error) => Self::Io(error),
+            WeightsFileError::Invalid { path, what } => Self::Invalid { path, what },
+        }
+    }
+}
+
 /// An open checkpoint directory.
 #[derive(Debug)]
 pub struct Checkpoint {
     dir: PathBuf,
     config: ModelConfig,
+    files: Vec<WeightsFile>,
+    /// Every stored tensor: its name in the model → file and name there.
+    tensors: BTreeMap<String, Location>,
+    digest: OnceLock<String>,
+}
+
+/// Where a tensor lies. The name in the file differs from the one in the model for a tied head that fills in for the
+/// embedding.
+#[derive(Debug, Clone)]
+struct Location {
+    file: usize,
+    stored: StoredTensor,
 }
 
 impl Checkpoint {
     /// Opens a model directory: reads `config.json`, maps every safetensors file (`model.safetensors`, or the shards
     /// that `model.safetensors.index.json` names) and checks headers, names and shapes against the configuration
     /// (missing tensors are refused by name). Values are checked by [`Checkpoint::check_finite`].
-    pub fn open(_dir: &Path) -> Result<Self, CheckpointError> {
-        todo!()
+    ///
+    /// A tied model that stores only `lm_head.weight` has its embedding filled from that: the tensor is then known as
+    /// `model.embed_tokens.weight`. An untied model without `lm_head.weight` is refused. Tensors that the model does
+    /// not use (`rotary_emb.inv_freq` of old exports, a head stored beside the embedding it is tied to) are kept but
+    /// neither checked nor part of the digest.
+    pub fn open(dir: &Path) -> Result<Self, CheckpointError> {
+        let config = ModelConfig::from_dir(dir)?;
+        let (files, mut tensors) = files::open(dir)?;
+        if config.tie_word_embeddings
+            && !tensors.contains_key(EMBEDDING)
+            && let Some(head) = tensors.remove(HEAD)
+        {
+            tensors.insert(EMBEDDING.to_owned(), head);
+        }
+        let checkpoint = Self {
+            dir: dir.to_path_buf(),
+            config,
+            files,
+            tensors,
+            digest: OnceLock::new(),
+        };
+        checkpoint.check_complete()?;
+        for (name, shape) in checkpoint.config.tensors() {
+            checkpoint.expect(&name, &shape)?;
+        }
+        Ok(checkpoint)
     }
 
     /// The directory.
@@ -77,29 +107,170 @@ impl Checkpoint {
         &self.config
     }
 
-    /// Names of all tensors, sorted.
+    /// Names of all stored tensors, sorted; those that the model does not use included.
     pub fn names(&self) -> Vec<&str> {
-        todo!()
+        self.tensors.keys().map(String::as_str).collect()
     }
 
-    /// A tensor by name.
-    pub fn tensor(&self, _name: &str) -> Option<TensorView<'_>> {
-        todo!()
+    /// A tensor by name; `None` when there is none, or its type is not bf16, f16 or f32.
+    pub fn tensor(&self, name: &str) -> Option<TensorView<'_>> {
+        let location = self.tensors.get(name)?;
+        Some(TensorView {
+            dtype: DType::from_name(&location.stored.dtype)?,
+            shape: &location.stored.shape,
+            bytes: self.files[location.file].bytes(&location.stored),
+        })
     }
 
     /// A tensor that must be there with this shape.
-    pub fn expect(&self, _name: &str, _shape: &[usize]) -> Result<TensorView<'_>, CheckpointError> {
-        todo!()
+    pub fn expect(&self, name: &str, shape: &[usize]) -> Result<TensorView<'_>, CheckpointError> {
+        let Some(location) = self.tensors.get(name) else {
+            return Err(self.invalid(format!("tensor {name} of shape {shape:?} is missing")));
+        };
+        let refuse = |what: String| CheckpointError::Invalid {
+            path: self.files[location.file].path().to_path_buf(),
+            what: format!("tensor {name}: {what}"),
+        };
+        let StoredTensor {
+            dtype, shape: found, ..
+        } = &location.stored;
+        if found != shape {
+            let vocabulary = shape.first() == Some(&self.config.vocab_size) && found.get(1..) == shape.get(1..);
+            let remedy = if vocabulary && matches!(name, EMBEDDING | HEAD) {
+                format!(
+                    ": config.json says vocab_size {}; set it to the number of stored rows if tokens were added",
+                    self.config.vocab_size
+                )
+            } else {
+                " by config.json".to_owned()
+            };
+            return Err(refuse(format!("shape {found:?}, expected {shape:?}{remedy}")));
+        }
+        self.tensor(name)
+            .ok_or_else(|| refuse(format!("type {dtype} is not supported: expected BF16, F16 or F32")))
     }
 
     /// Refuses NaN and infinite weights, naming the tensor and the index.
     pub fn check_finite(&self) -> Result<(), CheckpointError> {
-        todo!()
+        for name in self.used() {
+            let Some(view) = self.tensor(name) else { continue };
+            let step = CHECK_ELEMENTS * view.dtype.bytes();
+            let found = view
+                .bytes
+                .par_chunks(step)
+                .enumerate()
+                .find_map_first(|(chunk, bytes)| {
+                    let (index, value) = TensorView { bytes, ..view }.first_non_finite()?;
+                    Some((chunk * CHECK_ELEMENTS + index, value))
+                });
+            if let Some((index, value)) = found {
+                return Err(CheckpointError::Invalid {
+                    path: self.files[self.tensors[name].file].path().to_path_buf(),
+                    what: format!(
+                        "tensor {name}: the element at {:?} is {value}, expected finite weights",
+                        coordinates(index, view.shape)
+                    ),
+                });
+            }
+        }
+        Ok(())
     }
 
-    /// SHA-256 (hex) over the weights and what changes arithmetic: for each tensor in name order its name, type, shape
-    /// and bytes, then the configuration's arithmetic fields. Independent of sharding.
+    /// SHA-256 (hex) over the weights and what changes arithmetic: for each tensor of the model in name order its
+    /// name, type, shape and bytes, then the configuration's arithmetic fields. Independent of sharding and of stored
+    /// tensors that the model does not use. Computed once; later calls return the same text.
     pub fn digest(&self) -> String {
-        todo!()
+        self.digest.get_or_init(|| self.compute_digest()).clone()
     }
+
+    fn compute_digest(&self) -> String {
+        let mut hash = Sha256::new();
+        // Every part is preceded by its length, so that no two models give the same stream of bytes.
+        let mut put = |bytes: &[u8]| {
+            hash.update((bytes.len() as u64).to_le_bytes());
+            hash.update(bytes);
+        };
+        for name in self.used() {
+            let Some(view) = self.tensor(name) else { continue };
+            put(name.as_bytes());
+            put(view.dtype.name().as_bytes());
+            put(&(view.shape.len() as u64).to_le_bytes());
+            for &dim in view.shape {
+                put(&(dim as u64).to_le_bytes());
+            }
+            put(view.bytes);
+        }
+        for (field, value) in self.config.arithmetic_fields() {
+            put(field.as_bytes());
+            put(value.as_bytes());
+        }
+        hex::encode(hash.finalize())
+    }
+
+    /// Names of the stored tensors that the model uses, sorted.
+    fn used(&self) -> impl Iterator<Item = &str> {
+        let used: BTreeSet<_> = self.config.tensors().into_iter().map(|(name, _)| name).collect();
+        self.tensors
+            .keys()
+            .map(String::as_str)
+            .filter(move |name| used.contains(*name))
+    }
+
+    /// Refuses a checkpoint that lacks tensors, naming them.
+    fn check_complete(&self) -> Result<(), CheckpointError> {
+        let expected = self.config.tensors();
+        let missing: Vec<_> = expected
+            .iter()
+            .map(|(name, _)| name.as_str())
+            .filter(|name| !self.tensors.contains_key(*name))
+            .collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let mut what = match missing.len() {
+            1 => format!("tensor {} is missing", missing[0]),
+            count => format!("{count} tensors are missing: {}", list(&missing)),
+        };
+        if missing == [HEAD] {
+            what.push_str(
+                ": config.json says tie_word_embeddings false, so the output head must be stored; set \
+                 tie_word_embeddings to true if the model shares it with the embedding",
+            );
+        } else if missing.len() == expected.len() {
+            let found: Vec<_> = self.tensors.keys().map(String::as_str).collect();
+            what.push_str(&format!("; found {} others: {}", found.len(), list(&found)));
+        }
+        Err(self.invalid(what))
+    }
+
+    fn invalid(&self, what: String) -> CheckpointError {
+        CheckpointError::Invalid {
+            path: self.dir.clone(),
+            what,
+        }
+    }
+}
+
+/// Up to [`LISTED`] names.
+fn list(names: &[&str]) -> String {
+    let shown = names.iter().take(LISTED).copied().collect::<Vec<_>>().join(", ");
+    match names.len().saturating_sub(LISTED) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}
+
+/// The position of a row-major index in a shape.
+fn coordinates(mut index: usize, shape: &[usize]) -> Vec<usize> {
+    let mut position: Vec<_> = shape
+        .iter()
+        .rev()
+        .map(|&dim| {
+            let at = index % dim.max(1);
+            index /= dim.max(1);
+            at
+        })
+        .collect();
+    position.reverse();
+    position
 }
