@@ -1,8 +1,6 @@
 //! `config.json`: the architectures that deltamux runs, and a refusal by name for the rest.
 
 mod parse;
-#[cfg(test)]
-mod tests;
 
 use std::path::{Path, PathBuf};
 
