@@ -1,0 +1,331 @@
+//! `manifest.json`: what an artifact says of itself.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use deltamux_kernels::lowbit;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::{ArtifactError, DELTA_FILE, MANIFEST_FILE, TEXT_FILES};
+
+/// The version of the format that this build writes and reads.
+pub const FORMAT_VERSION: u32 = 1;
+
+/// Longest manifest that is read: far above what a model of a thousand layers needs.
+const MAX_MANIFEST_BYTES: u64 = 64 << 20;
+
+/// Largest dimension of a linear that is read: products of two cannot overflow.
+const MAX_DIMENSION: usize = 1 << 28;
+
+/// What an artifact says of itself. Nothing in it depends on the machine, the clock or the paths of the run that made
+/// it: the same inputs give the same bytes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// [`FORMAT_VERSION`].
+    pub format_version: u32,
+    /// Name of the variant.
+    pub name: String,
+    /// Compression method.
+    pub method: String,
+    /// Requested share of the linears' bf16 bytes.
+    pub ratio: f64,
+    /// `model` when the budget moved between matrices, `matrix` when each kept its own.
+    pub budget: String,
+    /// The base that the difference is relative to.
+    pub base: BaseInfo,
+    /// Vocabulary of the variant where it differs from the base's.
+    pub vocab_size: Option<usize>,
+    /// The linears that changed, in model order.
+    pub linears: Vec<LinearInfo>,
+    /// Number of linears that equal the base's and store nothing.
+    pub unchanged_linears: usize,
+    /// How the input embedding is stored.
+    pub embedding: EmbeddingInfo,
+    /// How an untied output head is stored; absent for a tied one.
+    pub head: Option<EmbeddingInfo>,
+    /// Names of the norms and biases that changed and are stored exactly.
+    pub vectors: Vec<String>,
+    /// Byte counts.
+    pub totals: Totals,
+    /// Relative output error over all changed linears (mean over linears).
+    pub rel_output_error: RelError,
+    /// The allocation's objective over its lower bound, minus 1; absent for methods without an allocation.
+    pub allocation_gap: Option<f64>,
+    /// What the method was calibrated on.
+    pub calibration: CalibrationInfo,
+    /// Every other file of the artifact.
+    pub files: Vec<FileInfo>,
+}
+
+/// The base of an artifact.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct BaseInfo {
+    /// Digest of its weights and arithmetic (`Checkpoint::digest`).
+    pub digest: String,
+    /// Architecture, for people.
+    pub architecture: String,
+    /// Decoder layers, for people.
+    pub num_layers: usize,
+    /// Width of the residual stream, for people.
+    pub hidden_size: usize,
+    /// Rows of its embedding.
+    pub vocab_size: usize,
+}
+
+/// Relative output errors, `tr(D C Dᵀ) / tr(ΔW C ΔWᵀ)` with `D = ΔW − ΔŴ`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct RelError {
+    /// On the calibration activations.
+    pub calibration: Option<f64>,
+    /// On held-out activations.
+    pub heldout: Option<f64>,
+}
+
+/// One compressed linear.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LinearInfo {
+    /// Module name, e.g. `model.layers.3.mlp.up_proj`: its tensor in the packed file.
+    pub name: String,
+    /// `[outputs, inputs]`.
+    pub shape: [usize; 2],
+    /// Ranks that are stored.
+    pub ranks: usize,
+    /// Stored ranks by bits a weight, and under `0` the ranks that were dropped.
+    pub bits: BTreeMap<String, usize>,
+    /// Bytes in the packed file, this tensor's part of its header included.
+    pub bytes: u64,
+    /// Relative output error of this linear.
+    pub rel_output_error: RelError,
+}
+
+/// How an embedding or head is stored.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+pub enum EmbeddingInfo {
+    /// It equals the base's.
+    #[default]
+    Unchanged,
+    /// It changed, but the base's is used (`--embeddings base`).
+    Base,
+    /// Exact rows.
+    Rows {
+        /// Number of rows.
+        rows: usize,
+        /// Bytes in the packed file.
+        bytes: u64,
+    },
+    /// The whole matrix, exact.
+    Full {
+        /// Bytes in the packed file.
+        bytes: u64,
+    },
+    /// Quantised factors over the base's rows, and exact rows on top.
+    Factored {
+        /// Ranks that are stored.
+        ranks: usize,
+        /// Number of exact rows.
+        rows: usize,
+        /// Bytes in the packed file.
+        bytes: u64,
+        /// `‖ΔE − ΔÊ‖² / ‖ΔE‖²` over the factored rows.
+        rel_error: Option<f64>,
+    },
+}
+
+/// Byte counts of an artifact.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Totals {
+    /// Stored bytes of the compressed linears: codes, scales, zero points, singular values, headers.
+    pub linear_bytes: u64,
+    /// What those linears take in bf16.
+    pub linear_bf16_bytes: u64,
+    /// `linear_bytes / linear_bf16_bytes`; absent when no linear changed.
+    pub linear_ratio: Option<f64>,
+    /// Everything else in the packed file and the text files.
+    pub other_bytes: u64,
+}
+
+/// What a method was calibrated on.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct CalibrationInfo {
+    /// `general` for the bundled set, `file` for the user's.
+    pub source: String,
+    /// SHA-256 of the calibration file.
+    pub sha256: String,
+    /// Texts whose second moments the method saw.
+    pub texts: usize,
+    /// Their tokens.
+    pub tokens: usize,
+    /// Texts on which only the error was measured.
+    pub heldout_texts: usize,
+    /// Their tokens.
+    pub heldout_tokens: usize,
+}
+
+/// A file of the artifact.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct FileInfo {
+    /// File name inside the artifact.
+    pub name: String,
+    /// Length.
+    pub bytes: u64,
+    /// SHA-256, hex.
+    pub sha256: String,
+}
+
+impl Manifest {
+    /// Reads and checks `manifest.json` in `dir`.
+    pub fn read(dir: &Path) -> Result<Self, ArtifactError> {
+        let path = dir.join(MANIFEST_FILE);
+        if !path.exists() && dir.is_dir() {
+            return Err(ArtifactError::invalid(
+                dir,
+                format!("not an artifact: it has no {MANIFEST_FILE}; `deltamux compress` makes one"),
+            ));
+        }
+        let length = fs_err::metadata(&path)?.len();
+        if length > MAX_MANIFEST_BYTES {
+            return Err(ArtifactError::invalid(
+                path,
+                format!("{length} bytes, but a manifest has at most {MAX_MANIFEST_BYTES}"),
+            ));
+        }
+        let bytes = fs_err::read(&path)?;
+        let manifest = Self::parse(&bytes).map_err(|what| ArtifactError::invalid(path, what))?;
+        Ok(manifest)
+    }
+
+    /// Parses and checks the bytes of a manifest.
+    pub fn parse(bytes: &[u8]) -> Result<Self, String> {
+        let value: serde_json::Value = serde_json::from_slice(bytes).map_err(|e| format!("not JSON: {e}"))?;
+        match value.get("format_version").and_then(serde_json::Value::as_u64) {
+            Some(version) if version == u64::from(FORMAT_VERSION) => {}
+            Some(version) => {
+                return Err(format!(
+                    "format version {version}, but this build reads version {FORMAT_VERSION}; compress again or use the build that wrote it"
+                ));
+            }
+            None => return Err("no `format_version`: not the manifest of an artifact".to_string()),
+        }
+        let manifest: Self = serde_json::from_value(value).map_err(|e| format!("manifest: {e}"))?;
+        manifest.check()?;
+        Ok(manifest)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        check_name(&self.name)?;
+        if self.file(DELTA_FILE).is_none() {
+            return Err(format!("`files` does not list {DELTA_FILE}"));
+        }
+        let mut seen = std::collections::BTreeSet::new();
+        for file in &self.files {
+            if file.name != DELTA_FILE && !TEXT_FILES.contains(&file.name.as_str()) {
+                return Err(format!(
+                    "`files` lists `{}`, which no artifact has; expected {DELTA_FILE} and any of {}",
+                    file.name,
+                    TEXT_FILES.join(", ")
+                ));
+            }
+            if !seen.insert(&file.name) {
+                return Err(format!("`files` lists `{}` twice", file.name));
+            }
+        }
+        let mut seen = std::collections::BTreeSet::new();
+        for linear in &self.linears {
+            if !seen.insert(&linear.name) {
+                return Err(format!("`linears` lists `{}` twice", linear.name));
+            }
+            linear.widths()?;
+            if linear.shape.iter().any(|&n| n == 0 || n > MAX_DIMENSION) {
+                return Err(format!(
+                    "`{}` has shape {:?}; expected dimensions from 1 to {MAX_DIMENSION}",
+                    linear.name, linear.shape
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// The listed file of this name.
+    pub fn file(&self, name: &str) -> Option<&FileInfo> {
+        self.files.iter().find(|f| f.name == name)
+    }
+
+    /// Content digest: base, vocabulary and every file's digest, in name order.
+    pub fn generation(&self) -> String {
+        let mut hash = Sha256::new();
+        hash.update(format!("deltamux artifact {}\n", self.format_version));
+        hash.update(format!("base {}\n", self.base.digest));
+        hash.update(format!("vocab {:?}\n", self.vocab_size));
+        let mut files: Vec<_> = self.files.iter().collect();
+        files.sort_by(|a, b| a.name.cmp(&b.name));
+        for file in files {
+            hash.update(format!("{} {} {}\n", file.name, file.bytes, file.sha256));
+        }
+        hex::encode(hash.finalize())
+    }
+
+    /// Bytes of a loaded variant: the mapped file, and what is decoded beside it (scales, zero points, rows).
+    pub fn resident_bytes(&self) -> u64 {
+        let mapped = self.file(DELTA_FILE).map_or(0, |f| f.bytes);
+        let decoded: u64 = self
+            .linears
+            .iter()
+            .flat_map(|l| {
+                let groups = (lowbit::groups(l.shape[0]) + lowbit::groups(l.shape[1])) as u64;
+                let widths = l.widths().unwrap_or_default();
+                widths.into_iter().map(move |(bits, ranks)| {
+                    let per_rank = if bits == 16 {
+                        4
+                    } else {
+                        groups.saturating_mul(5).saturating_add(4)
+                    };
+                    per_rank.saturating_mul(ranks as u64)
+                })
+            })
+            .fold(0, u64::saturating_add);
+        let exact = |e: &EmbeddingInfo| match e {
+            EmbeddingInfo::Unchanged | EmbeddingInfo::Base | EmbeddingInfo::Factored { rows: 0, .. } => 0,
+            EmbeddingInfo::Rows { rows, .. } | EmbeddingInfo::Factored { rows, .. } => {
+                (*rows as u64).saturating_mul(4 * self.base.hidden_size as u64)
+            }
+            EmbeddingInfo::Full { bytes } => *bytes,
+        };
+        let embeddings = exact(&self.embedding).saturating_add(self.head.as_ref().map_or(0, exact));
+        mapped.saturating_add(decoded).saturating_add(embeddings)
+    }
+}
+
+impl LinearInfo {
+    /// The stored ranks by width, widest first.
+    pub fn widths(&self) -> Result<Vec<(u8, usize)>, String> {
+        let mut widths = Vec::new();
+        for (key, &ranks) in &self.bits {
+            match key.parse::<u8>() {
+                Ok(0) => {}
+                Ok(bits) if super::layout::ALL_WIDTHS.contains(&bits) => widths.push((bits, ranks)),
+                _ => {
+                    return Err(format!(
+                        "`{}` has ranks of `{key}` bits; known widths are 16, 8, 4, 3, 2 and 0 for dropped ranks",
+                        self.name
+                    ));
+                }
+            }
+        }
+        widths.sort_by(|a, b| b.0.cmp(&a.0));
+        Ok(widths)
+    }
+}
+
+/// Refuses names that could not be a file name or the `model` field of a request.
+pub(crate) fn check_name(name: &str) -> Result<(), String> {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || "._-:@+".contains(c);
+    if name.is_empty() || name.len() > 128 || name.starts_with('.') || !name.chars().all(allowed) {
+        return Err(format!(
+            "variant name `{}`: use 1 to 128 of the characters A-Z a-z 0-9 . _ - : @ +, not starting with a dot",
+            name.escape_debug()
+        ));
+    }
+    Ok(())
+}

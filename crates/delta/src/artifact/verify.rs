@@ -1,0 +1,108 @@
+//! Checks an artifact's digests and counts its bytes again from the files.
+
+use std::collections::BTreeMap;
+use std::io::Read as _;
+use std::path::Path;
+
+use sha2::{Digest, Sha256};
+
+use super::layout::{header_entry_bytes, read_widths};
+use super::reader::{Mapped, Tensors};
+use super::{Artifact, ArtifactError, DELTA_FILE, LinearInfo, MANIFEST_FILE, Totals};
+
+/// What `inspect` found: counts taken from the files, not from the manifest.
+#[derive(Debug, Clone)]
+pub struct Inspection {
+    /// Byte counts.
+    pub totals: Totals,
+    /// Bytes of the whole directory, the manifest included.
+    pub total_bytes: u64,
+    /// Bytes of each packed linear with its part of the header, by name.
+    pub linears: BTreeMap<String, u64>,
+}
+
+impl Artifact {
+    /// Checks the length and digest of every file that the manifest lists.
+    pub fn verify_files(&self) -> Result<(), ArtifactError> {
+        for file in &self.manifest.files {
+            let path = self.dir.join(&file.name);
+            let length = fs_err::metadata(&path)?.len();
+            if length != file.bytes {
+                return Err(ArtifactError::invalid(
+                    path,
+                    format!(
+                        "{length} bytes, but the manifest says {}: truncated or replaced; copy the artifact again",
+                        file.bytes
+                    ),
+                ));
+            }
+            let found = digest_file(&path)?;
+            if found != file.sha256 {
+                return Err(ArtifactError::invalid(
+                    path,
+                    format!(
+                        "SHA-256 is {found}, but the manifest says {}: the file was changed; copy the artifact again",
+                        file.sha256
+                    ),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks every digest, holds the packed file against the manifest and counts all bytes again.
+    pub fn inspect(&self) -> Result<Inspection, ArtifactError> {
+        self.verify_files()?;
+        let path = self.dir.join(DELTA_FILE);
+        let mapped = Mapped::open(&path)?;
+        let tensors = Tensors::parse(&mapped, &path)?;
+        let invalid = |what: String| ArtifactError::invalid(&path, what);
+        let mut linears = BTreeMap::new();
+        let mut totals = Totals::default();
+        for linear in &self.manifest.linears {
+            let tensor = tensors.expect(&linear.name)?;
+            let found = read_widths(tensor.bytes()).map_err(|e| invalid(format!("`{}`: {e}", linear.name)))?;
+            check_widths(linear, &found).map_err(invalid)?;
+            let bytes = (tensor.len() + header_entry_bytes(&linear.name, tensor.len(), tensor.offset())) as u64;
+            totals.linear_bytes += bytes;
+            totals.linear_bf16_bytes += 2 * (linear.shape[0] * linear.shape[1]) as u64;
+            linears.insert(linear.name.clone(), bytes);
+        }
+        totals.linear_ratio =
+            (totals.linear_bf16_bytes > 0).then(|| totals.linear_bytes as f64 / totals.linear_bf16_bytes as f64);
+        let listed = self.manifest.files.iter().map(|f| f.bytes).fold(0, u64::saturating_add);
+        let manifest = fs_err::metadata(self.dir.join(MANIFEST_FILE))?.len();
+        totals.other_bytes = listed.saturating_sub(totals.linear_bytes).saturating_add(manifest);
+        Ok(Inspection {
+            total_bytes: totals.linear_bytes + totals.other_bytes,
+            totals,
+            linears,
+        })
+    }
+}
+
+/// Holds the ranks in the packed bytes against the manifest's.
+pub(crate) fn check_widths(linear: &LinearInfo, found: &[(u8, usize)]) -> Result<(), String> {
+    let listed: Vec<_> = linear.widths()?.into_iter().filter(|&(_, ranks)| ranks > 0).collect();
+    if listed != found {
+        return Err(format!(
+            "`{}` holds ranks {found:?} (bits, count), but the manifest says {listed:?}",
+            linear.name
+        ));
+    }
+    Ok(())
+}
+
+/// SHA-256 of a file, hex.
+pub(crate) fn digest_file(path: &Path) -> std::io::Result<String> {
+    let mut file = fs_err::File::open(path)?;
+    let mut hash = Sha256::new();
+    let mut buffer = vec![0u8; 1 << 20];
+    loop {
+        let n = file.read(&mut buffer)?;
+        if n == 0 {
+            return Ok(hex::encode(hash.finalize()));
+        }
+        hash.update(&buffer[..n]);
+    }
+}
