@@ -45,6 +45,28 @@ pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
     sum(&acc)
 }
 
+/// `eˣ` within 2 ulp for x in −87 … 88, saturating outside (0 is never returned): a polynomial that vectorises and gives
+/// the same bits on every instruction set.
+#[inline(always)]
+pub(crate) fn exp(x: f32) -> f32 {
+    // Adding 1.5 · 2^23 rounds to the nearest integer, which then sits in the low mantissa bits.
+    const ROUND: f32 = 12_582_912.0;
+    const LN2_HIGH: f32 = 0.693_359_4;
+    const LN2_LOW: f32 = -2.121_944_4e-4;
+    let x = if x < -87.0 { -87.0 } else { x };
+    let x = if x > 88.0 { 88.0 } else { x };
+    let shifted = x.mul_add(std::f32::consts::LOG2_E, ROUND);
+    let n = shifted - ROUND;
+    let r = n.mul_add(-LN2_LOW, n.mul_add(-LN2_HIGH, x));
+    // Taylor terms up to r⁷/7!; |r| ≤ ln 2 / 2.
+    let mut p = 1.0 / 5040.0;
+    for c in [1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
+        p = r.mul_add(p, c);
+    }
+    let power = (shifted.to_bits().wrapping_sub(ROUND.to_bits())).wrapping_add(127) << 23;
+    p * f32::from_bits(power)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -57,5 +79,17 @@ mod tests {
             let exact: f64 = a.iter().zip(&b).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum();
             assert!((f64::from(dot(&a, &b)) - exact).abs() < 1e-3, "n = {n}");
         }
+    }
+
+    #[test]
+    fn exp_is_within_two_ulp() {
+        for i in -87_000..=88_000 {
+            let x = i as f32 / 1000.0;
+            let exact = f64::from(x).exp();
+            let error = (f64::from(exp(x)) - exact).abs() / exact;
+            assert!(error < 2.5e-7, "exp({x}) is off by {error:e}");
+        }
+        assert_eq!(exp(0.0), 1.0);
+        assert!(exp(-1e30) > 0.0 && exp(-1e30) < 1e-37);
     }
 }

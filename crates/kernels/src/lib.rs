@@ -4,10 +4,12 @@
 //! only: never on the number of rows in the call, on the number of threads or on the instruction set. A product
 //! computed for one row alone is therefore bit-identical to the same row computed among a thousand others.
 
+pub mod attention;
 pub mod isa;
 mod lanes;
 pub mod lowbit;
 pub mod lowrank;
+pub mod ops;
 pub mod packed;
 pub mod threads;
 

@@ -42,6 +42,23 @@ impl Threads {
             self.pool.install(|| (0..count).into_par_iter().for_each(work));
         }
     }
+
+    /// Calls `work(row index, row)` for every row of `width` elements, spread over the pool.
+    pub fn for_each_row(&self, matrix: &mut [f32], width: usize, work: impl Fn(usize, &mut [f32]) + Sync + Send) {
+        if matrix.len() <= width || self.count() == 1 {
+            matrix
+                .chunks_exact_mut(width)
+                .enumerate()
+                .for_each(|(i, row)| work(i, row));
+        } else {
+            self.pool.install(|| {
+                matrix
+                    .par_chunks_exact_mut(width)
+                    .enumerate()
+                    .for_each(|(i, row)| work(i, row))
+            });
+        }
+    }
 }
 
 impl std::fmt::Debug for Threads {
