@@ -60,6 +60,13 @@ for_each_isa! {
     }
 }
 
+for_each_isa! {
+    /// Dot product in the lanes' fixed order.
+    pub fn dot(a: &[f32], b: &[f32]) -> f32 {
+        lanes::dot(a, b)
+    }
+}
+
 /// Frequencies of the rotary position encoding, one for each pair of a head.
 #[derive(Debug, Clone)]
 pub struct Rope {

@@ -70,27 +70,3 @@ pub trait Backend: Send {
     /// vocabulary length for each wanted row, chunks in the batch's order, positions ascending.
     fn forward(&mut self, batch: &[SequenceChunk<'_>]) -> Result<Vec<Vec<f32>>, ForwardError>;
 }
-
-/// A model in main memory, computed by this machine's cores.
-#[derive(Debug)]
-pub struct CpuBackend {}
-
-impl CpuBackend {
-    /// Loads the weights of a checkpoint. bf16 weights stay bf16; f16 and f32 become f32; arithmetic is f32.
-    pub fn load(
-        _checkpoint: &crate::Checkpoint,
-        _threads: deltamux_kernels::Threads,
-    ) -> Result<Self, crate::CheckpointError> {
-        todo!()
-    }
-
-    /// As [`Backend::forward`], and shows `observe` the input rows `[rows, inputs]` of every linear before it runs
-    /// (calibration). q/k/v and gate/up share their input and are each shown.
-    pub fn forward_observed(
-        &mut self,
-        _batch: &[SequenceChunk<'_>],
-        _observe: &mut dyn FnMut(crate::LinearId, &[f32]),
-    ) -> Result<Vec<Vec<f32>>, ForwardError> {
-        todo!()
-    }
-}

@@ -1,0 +1,114 @@
+//! The model in main memory, computed by this machine's cores.
+
+mod batch;
+mod forward;
+mod logits;
+mod rope;
+mod weights;
+
+use deltamux_kernels::Threads;
+use deltamux_kernels::attention::PagedCache;
+use deltamux_kernels::ops::Rope;
+
+use crate::backend::{Backend, ForwardError, PAGE_TOKENS, SequenceChunk};
+use crate::{Checkpoint, CheckpointError, LinearId, ModelConfig};
+use batch::Batch;
+use weights::Weights;
+
+/// A model in main memory with its KV pages.
+///
+/// bf16 weights stay bf16, f16 and f32 weights become f32; arithmetic is f32; keys and values are kept as f16, whose
+/// 11 bits of precision cost a tenth of bf16's rounding at the same size.
+#[derive(Debug)]
+pub struct CpuBackend {
+    config: ModelConfig,
+    weights: Weights,
+    rope: Rope,
+    kv: Vec<LayerCache>,
+    threads: Threads,
+}
+
+/// Keys and values of one layer.
+#[derive(Debug)]
+struct LayerCache {
+    keys: PagedCache,
+    values: PagedCache,
+}
+
+/// Sees the input rows `[rows, inputs]` of a linear before it runs.
+type Observer<'a> = &'a mut dyn FnMut(LinearId, &[f32]);
+
+impl CpuBackend {
+    /// Loads the weights of a checkpoint; KV pages are allocated later.
+    pub fn load(checkpoint: &Checkpoint, threads: Threads) -> Result<Self, CheckpointError> {
+        let config = checkpoint.config().clone();
+        let weights = Weights::load(checkpoint, &threads)?;
+        let rope = Rope::new(rope::frequencies(&config));
+        Ok(Self {
+            config,
+            weights,
+            rope,
+            kv: Vec::new(),
+            threads,
+        })
+    }
+
+    /// As [`Backend::forward`], and shows `observe` the input rows `[rows, inputs]` of every linear before it runs
+    /// (calibration). q/k/v share their input, as do gate and up, and each is shown. Rows are in the batch's order when
+    /// no variant is involved.
+    pub fn forward_observed(
+        &mut self,
+        batch: &[SequenceChunk<'_>],
+        observe: &mut dyn FnMut(LinearId, &[f32]),
+    ) -> Result<Vec<Vec<f32>>, ForwardError> {
+        self.run(batch, Some(observe))
+    }
+
+    fn run(
+        &mut self,
+        chunks: &[SequenceChunk<'_>],
+        observe: Option<Observer<'_>>,
+    ) -> Result<Vec<Vec<f32>>, ForwardError> {
+        let pages = self.kv.first().map_or(0, |layer| layer.keys.pages());
+        let batch = Batch::new(chunks, &self.config, pages)?;
+        if batch.rows == 0 {
+            return Ok(Vec::new());
+        }
+        let hidden = self.hidden_states(&batch, observe);
+        Ok(self.logits(&batch, &hidden))
+    }
+}
+
+impl Backend for CpuBackend {
+    fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    fn kv_page_bytes(&self) -> usize {
+        2 * self.config.num_layers * PAGE_TOKENS * self.config.num_kv_heads * self.config.head_dim * 2
+    }
+
+    fn allocate_kv(&mut self, pages: usize) {
+        let (heads, dim) = (self.config.num_kv_heads, self.config.head_dim);
+        self.kv.clear();
+        self.kv.extend((0..self.config.num_layers).map(|_| LayerCache {
+            keys: PagedCache::new(pages, PAGE_TOKENS, heads, dim),
+            values: PagedCache::new(pages, PAGE_TOKENS, heads, dim),
+        }));
+    }
+
+    fn copy_kv_page(&mut self, from: u32, to: u32) {
+        for layer in &mut self.kv {
+            layer.keys.copy_page(from, to);
+            layer.values.copy_page(from, to);
+        }
+    }
+
+    fn weight_bytes(&self) -> usize {
+        self.weights.bytes()
+    }
+
+    fn forward(&mut self, batch: &[SequenceChunk<'_>]) -> Result<Vec<Vec<f32>>, ForwardError> {
+        self.run(batch, None)
+    }
+}
