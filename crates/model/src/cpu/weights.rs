@@ -4,7 +4,7 @@ use deltamux_kernels::{PackedMatrix, Threads};
 use half::bf16;
 
 use crate::linear::{LinearId, LinearKind};
-use crate::{Checkpoint, CheckpointError, DType, ModelConfig};
+use crate::{Checkpoint, CheckpointError, DType, layout};
 
 /// All weights of a model.
 #[derive(Debug)]
@@ -53,12 +53,12 @@ impl Weights {
         use rayon::prelude::*;
         let config = checkpoint.config();
         let (vocabulary, hidden) = (config.vocab_size, config.hidden_size);
-        let embedding = matrix(checkpoint, "model.embed_tokens.weight", vocabulary, hidden)?;
+        let embedding = matrix(checkpoint, layout::EMBEDDING, vocabulary, hidden)?;
         let head = match config.tie_word_embeddings {
             true => None,
-            false => Some(matrix(checkpoint, "lm_head.weight", vocabulary, hidden)?),
+            false => Some(matrix(checkpoint, layout::HEAD, vocabulary, hidden)?),
         };
-        let final_norm = vector(checkpoint, "model.norm.weight".into(), hidden)?;
+        let final_norm = vector(checkpoint, layout::FINAL_NORM.to_owned(), hidden)?;
         let layers = threads.install(|| {
             (0..config.num_layers)
                 .into_par_iter()
@@ -87,7 +87,7 @@ impl Layer {
             let id = LinearId { layer, kind };
             let (outputs, inputs) = config.linear_shape(kind);
             let matrix = matrix(checkpoint, &id.weight(), outputs, inputs)?;
-            let bias = if config.has_bias(kind) {
+            let bias = if config.linear_has_bias(kind) {
                 Some(vector(checkpoint, id.bias(), outputs)?)
             } else {
                 None
@@ -106,29 +106,6 @@ impl Layer {
                 false => None,
             },
         })
-    }
-}
-
-impl ModelConfig {
-    /// `(outputs, inputs)` of a linear.
-    pub fn linear_shape(&self, kind: LinearKind) -> (usize, usize) {
-        let (q, kv) = (self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim);
-        match kind {
-            LinearKind::Q => (q, self.hidden_size),
-            LinearKind::K | LinearKind::V => (kv, self.hidden_size),
-            LinearKind::O => (self.hidden_size, q),
-            LinearKind::Gate | LinearKind::Up => (self.intermediate_size, self.hidden_size),
-            LinearKind::Down => (self.hidden_size, self.intermediate_size),
-        }
-    }
-
-    /// Whether a linear has a bias.
-    pub fn has_bias(&self, kind: LinearKind) -> bool {
-        match kind {
-            LinearKind::Q | LinearKind::K | LinearKind::V => self.qkv_bias,
-            LinearKind::O => self.o_bias,
-            LinearKind::Gate | LinearKind::Up | LinearKind::Down => self.mlp_bias,
-        }
     }
 }
 

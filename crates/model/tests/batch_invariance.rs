@@ -1,0 +1,208 @@
+//! A position's logits depend on its sequence and variant only, bit for bit.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use deltamux_kernels::lowrank::Band;
+use deltamux_kernels::{LowRankDelta, Threads, lowbit};
+use deltamux_model::{
+    Backend, Checkpoint, CpuBackend, EmbeddingDelta, LogitRows, ModelConfig, SequenceChunk, VariantWeights,
+};
+
+fn tiny() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/tiny/base")
+}
+
+fn backend(threads: usize) -> CpuBackend {
+    let checkpoint = Checkpoint::open(&tiny()).unwrap();
+    let mut backend = CpuBackend::load(&checkpoint, Threads::new(threads)).unwrap();
+    backend.allocate_kv(64);
+    backend
+}
+
+/// A variant whose every part differs from the base, made without a compressor: what matters here is the arithmetic.
+fn variant(config: &ModelConfig, salt: u32) -> Arc<VariantWeights> {
+    let mut state = salt;
+    let mut next = move || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 24) as u8
+    };
+    let mut variant = VariantWeights {
+        generation: salt.to_string(),
+        ..VariantWeights::default()
+    };
+    for id in config.linears() {
+        let (outputs, inputs) = config.linear_shape(id.kind);
+        let mut bands = Vec::new();
+        for (bits, ranks) in [(8, 1), (3, 3), (2, 4)] {
+            let mut factor = |len: usize| {
+                let mut packed = Vec::new();
+                for _ in 0..ranks {
+                    let codes: Vec<u8> = (0..len).map(|_| next() & ((1u16 << bits) - 1) as u8).collect();
+                    lowbit::pack_row(&codes, bits, &mut packed);
+                }
+                let groups = ranks * lowbit::groups(len);
+                (
+                    packed.into(),
+                    vec![0.02 / (1 << bits) as f32; groups],
+                    vec![1 << (bits - 1); groups],
+                )
+            };
+            let (v_codes, v_scales, v_zeros) = factor(inputs);
+            let (u_codes, u_scales, u_zeros) = factor(outputs);
+            bands.push(Band {
+                bits,
+                ranks,
+                v_codes,
+                v_scales,
+                v_zeros,
+                u_codes,
+                u_scales,
+                u_zeros,
+            });
+        }
+        variant.linears.insert(
+            id,
+            LowRankDelta {
+                inputs,
+                outputs,
+                s: vec![20.0; 8],
+                bands,
+            },
+        );
+    }
+    variant
+        .vectors
+        .insert("model.norm.weight".into(), vec![1.25; config.hidden_size]);
+    variant.vectors.insert(
+        "model.layers.0.self_attn.q_proj.bias".into(),
+        vec![0.01; config.hidden_size],
+    );
+    let exact = (0..config.hidden_size).map(|i| (i % 7) as f32 / 50.0).collect();
+    variant.embedding = EmbeddingDelta::Rows([(5, exact)].into());
+    Arc::new(variant)
+}
+
+/// One sequence: its tokens and its model.
+struct Sequence {
+    tokens: Vec<u32>,
+    variant: Option<Arc<VariantWeights>>,
+    pages: Vec<u32>,
+}
+
+fn sequences(config: &ModelConfig) -> Vec<Sequence> {
+    let variants = [
+        None,
+        Some(variant(config, 1)),
+        Some(variant(config, 2)),
+        None,
+        Some(variant(config, 1)),
+    ];
+    let lengths = [33, 20, 47, 5, 16];
+    let mut next_page = 0;
+    let make = |(i, (variant, length)): (usize, (Option<Arc<VariantWeights>>, usize))| {
+        let tokens = (0..length)
+            .map(|t| ((t * 31 + i * 17 + 5) % config.vocab_size) as u32)
+            .collect();
+        let pages = (0..length.div_ceil(16) as u32)
+            .map(|p| 63 - (next_page + p) * 3 % 64)
+            .collect::<Vec<_>>();
+        next_page += pages.len() as u32;
+        Sequence { tokens, variant, pages }
+    };
+    variants.into_iter().zip(lengths).enumerate().map(make).collect()
+}
+
+/// Logits of every position of every sequence, computed together in chunks of at most `chunk` tokens.
+fn together(backend: &mut CpuBackend, sequences: &[Sequence], chunk: usize) -> Vec<Vec<Vec<f32>>> {
+    let mut logits = vec![Vec::new(); sequences.len()];
+    let longest = sequences.iter().map(|s| s.tokens.len()).max().unwrap();
+    for start in (0..longest).step_by(chunk) {
+        let running: Vec<usize> = (0..sequences.len())
+            .filter(|i| sequences[*i].tokens.len() > start)
+            .collect();
+        let batch: Vec<SequenceChunk<'_>> = running
+            .iter()
+            .map(|i| {
+                let Sequence { tokens, variant, pages } = &sequences[*i];
+                SequenceChunk {
+                    tokens: &tokens[start..tokens.len().min(start + chunk)],
+                    start,
+                    pages,
+                    variant: variant.as_ref(),
+                    logits: LogitRows::All,
+                }
+            })
+            .collect();
+        let mut rows = backend.forward(&batch).unwrap().into_iter();
+        for (i, chunk) in running.into_iter().zip(&batch) {
+            logits[i].extend(rows.by_ref().take(chunk.tokens.len()));
+        }
+    }
+    logits
+}
+
+#[test]
+fn logits_do_not_depend_on_batch_chunks_or_threads() {
+    let mut one = backend(1);
+    let sequences = sequences(one.config());
+    let mut alone = Vec::new();
+    for sequence in &sequences {
+        alone.extend(together(&mut one, std::slice::from_ref(sequence), 1000));
+    }
+    assert_ne!(alone[1][4], alone[4][4], "different tokens give different logits");
+    for threads in [1, 2, 3] {
+        let mut backend = backend(threads);
+        for chunk in [1, 3, 16, 1000] {
+            assert!(
+                together(&mut backend, &sequences, chunk) == alone,
+                "{threads} threads, chunks of {chunk}"
+            );
+        }
+    }
+}
+
+#[test]
+fn variants_differ_from_the_base_and_from_each_other() {
+    let mut backend = backend(2);
+    let variants = [
+        None,
+        Some(variant(backend.config(), 1)),
+        Some(variant(backend.config(), 2)),
+    ];
+    let tokens = vec![5, 6, 7, 8];
+    let sequences: Vec<Sequence> = variants
+        .into_iter()
+        .enumerate()
+        .map(|(i, variant)| Sequence {
+            tokens: tokens.clone(),
+            variant,
+            pages: vec![i as u32],
+        })
+        .collect();
+    let logits = together(&mut backend, &sequences, 1000);
+    assert_ne!(logits[0], logits[1]);
+    assert_ne!(logits[0], logits[2]);
+    assert_ne!(logits[1], logits[2]);
+}
+
+#[test]
+fn a_batch_that_breaks_the_contract_is_refused() {
+    let mut backend = backend(1);
+    let vocabulary = backend.config().vocab_size as u32;
+    let mut refused = |tokens: &[u32], start, pages: &[u32]| {
+        let chunk = SequenceChunk {
+            tokens,
+            start,
+            pages,
+            variant: None,
+            logits: LogitRows::Last,
+        };
+        backend.forward(&[chunk]).unwrap_err().to_string()
+    };
+    assert!(refused(&[], 0, &[0]).contains("no tokens"));
+    assert!(refused(&[vocabulary], 0, &[0]).contains("beyond the vocabulary"));
+    assert!(refused(&[1; 17], 0, &[0]).contains("do not cover 17 positions"));
+    assert!(refused(&[1], 0, &[64]).contains("beyond the 64 allocated"));
+    assert!(refused(&[1], 512, &[0; 40]).contains("beyond the context of 512"));
+}
