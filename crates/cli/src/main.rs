@@ -2,6 +2,8 @@
 
 mod commands;
 mod output;
+mod signals;
+mod size;
 
 use clap::Parser;
 use std::process::ExitCode;
