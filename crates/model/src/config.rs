@@ -2,6 +2,8 @@
 
 mod parse;
 
+pub(crate) use parse::token_ids;
+
 use std::path::{Path, PathBuf};
 
 /// Model family.
