@@ -6,7 +6,7 @@
 
 use crate::Threads;
 use crate::isa::for_each_isa;
-use crate::lanes;
+use crate::lanes::{self, LANES};
 use crate::lowbit::{GROUP, groups, row_bytes, unpack_group};
 use crate::threads::DisjointRows;
 use half::f16;
@@ -88,8 +88,11 @@ pub struct LowRankDelta {
     pub bands: Vec<Band>,
 }
 
-/// Ranks that one task multiplies.
-const TASK_RANKS: usize = 8;
+/// Ranks whose factors are unpacked together.
+const BLOCK: usize = 8;
+
+/// Rows that are multiplied together.
+const ROWS: usize = 4;
 
 impl LowRankDelta {
     /// Number of ranks.
@@ -125,16 +128,18 @@ impl LowRankDelta {
         threads.for_each(groups(self.outputs), |group| {
             let from = group * GROUP;
             let count = (self.outputs - from).min(GROUP);
-            let mut weights = [0.0; GROUP];
-            let mut h = h.chunks_exact(rows);
-            for band in &self.bands {
-                for (rank, h) in (0..band.ranks).zip(&mut h) {
-                    band.u_group(rank, group, self.outputs, &mut weights);
-                    for (m, h) in h.iter().enumerate() {
-                        // SAFETY: tasks own different columns of y, and this one holds one part at a time.
-                        let out = unsafe { y.part(m, from, count) };
-                        add_scaled(*h, &weights[..count], out);
-                    }
+            let mut weights = [[0.0; GROUP]; BLOCK];
+            for first in (0..self.s.len()).step_by(BLOCK) {
+                let ranks = (self.s.len() - first).min(BLOCK);
+                for (i, weights) in weights[..ranks].iter_mut().enumerate() {
+                    let (band, rank) = self.band_of(first + i);
+                    band.u_group(rank, group, self.outputs, weights);
+                }
+                for m in 0..rows {
+                    let h = std::array::from_fn(|i| if i < ranks { h[(first + i) * rows + m] } else { 0.0 });
+                    // SAFETY: tasks own different columns of y, and this one holds one part at a time.
+                    let out = unsafe { y.part(m, from, count) };
+                    mix(&h, &weights, ranks, out);
                 }
             }
         });
@@ -143,29 +148,43 @@ impl LowRankDelta {
     /// `s ⊙ (V x)` as `[ranks, rows]`.
     fn project(&self, x: &[f32], rows: usize, threads: &Threads) -> Vec<f32> {
         let mut h = vec![0.0; self.s.len() * rows];
-        let starts: Vec<(usize, &Band)> = self
-            .bands
-            .iter()
-            .scan(0, |next, band| {
-                let start = *next;
-                *next += band.ranks;
-                Some((start, band))
-            })
-            .collect();
         let out = DisjointRows::new(&mut h, rows);
-        threads.for_each(self.s.len().div_ceil(TASK_RANKS), |task| {
-            let mut weights = vec![0.0; self.inputs];
-            for rank in task * TASK_RANKS..self.s.len().min((task + 1) * TASK_RANKS) {
-                let Some((start, band)) = starts.iter().rev().find(|(start, _)| *start <= rank) else {
-                    continue;
-                };
-                band.v_row(rank - start, &mut weights);
-                // SAFETY: tasks own different ranks.
-                let out = unsafe { out.part(rank, 0, rows) };
-                dots(&weights, x, self.s[rank], out);
+        threads.for_each(self.s.len().div_ceil(BLOCK), |task| {
+            let first = task * BLOCK;
+            let ranks = (self.s.len() - first).min(BLOCK);
+            let mut weights = vec![0.0; BLOCK * self.inputs];
+            for (i, weights) in weights.chunks_exact_mut(self.inputs).take(ranks).enumerate() {
+                let (band, rank) = self.band_of(first + i);
+                band.v_row(rank, weights);
+            }
+            let mut dots = [[0.0; ROWS]; BLOCK];
+            let mut m = 0;
+            while m < rows {
+                let count = if rows - m < ROWS { 1 } else { ROWS };
+                dot_block(&weights, &x[m * self.inputs..], self.inputs, count, &mut dots);
+                for (i, dots) in dots[..ranks].iter().enumerate() {
+                    // SAFETY: tasks own different ranks.
+                    let out = unsafe { out.part(first + i, m, count) };
+                    for (out, dot) in out.iter_mut().zip(dots) {
+                        *out = self.s[first + i] * dot;
+                    }
+                }
+                m += count;
             }
         });
         h
+    }
+
+    /// The band of a rank and the rank's place in it.
+    fn band_of(&self, rank: usize) -> (&Band, usize) {
+        let mut rank = rank;
+        for band in &self.bands {
+            if rank < band.ranks {
+                return (band, rank);
+            }
+            rank -= band.ranks;
+        }
+        panic!("the bands hold as many ranks as there are singular values")
     }
 
     /// Adds row `output` of the dense difference to `row` (length `inputs`): what an embedding look-up needs.
@@ -266,10 +285,65 @@ for_each_isa! {
 }
 
 for_each_isa! {
-    /// `out[m] = s · (v · x[m])`.
-    fn dots(v: &[f32], x: &[f32], s: f32, out: &mut [f32]) {
-        for (x, out) in x.chunks_exact(v.len()).zip(out) {
-            *out = s * lanes::dot(v, x);
+    /// `out[rank][m] = V[rank] · x[m]` for a block of ranks and 1 or [`ROWS`] rows, each in the lanes' fixed order.
+    fn dot_block(v: &[f32], x: &[f32], inputs: usize, rows: usize, out: &mut [[f32; ROWS]; BLOCK]) {
+        #[inline(always)]
+        fn tile<const R: usize, const M: usize>(v: [&[f32]; R], x: [&[f32]; M]) -> [[f32; M]; R] {
+            let mut acc = [[[0.0f32; LANES]; M]; R];
+            let blocks = v[0].len() / LANES;
+            let v_blocks: [_; R] = std::array::from_fn(|r| &v[r].as_chunks::<LANES>().0[..blocks]);
+            let x_blocks: [_; M] = std::array::from_fn(|m| &x[m].as_chunks::<LANES>().0[..blocks]);
+            for b in 0..blocks {
+                for r in 0..R {
+                    for m in 0..M {
+                        lanes::fma_lanes(&mut acc[r][m], &v_blocks[r][b], &x_blocks[m][b]);
+                    }
+                }
+            }
+            let mut sums = [[0.0; M]; R];
+            for r in 0..R {
+                for m in 0..M {
+                    let (mut w_rest, mut x_rest) = ([0.0; LANES], [0.0; LANES]);
+                    let rest = v[r].len() - blocks * LANES;
+                    w_rest[..rest].copy_from_slice(&v[r][blocks * LANES..]);
+                    x_rest[..rest].copy_from_slice(&x[m][blocks * LANES..]);
+                    lanes::fma_lanes(&mut acc[r][m], &w_rest, &x_rest);
+                    sums[r][m] = lanes::sum(&acc[r][m]);
+                }
+            }
+            sums
+        }
+        let row = |r: usize| &v[r * inputs..][..inputs];
+        if rows == 1 {
+            let sums = tile::<BLOCK, 1>(std::array::from_fn(row), [&x[..inputs]]);
+            for (out, sums) in out.iter_mut().zip(sums) {
+                out[0] = sums[0];
+            }
+        } else {
+            let x: [&[f32]; ROWS] = std::array::from_fn(|m| &x[m * inputs..][..inputs]);
+            for r in (0..BLOCK).step_by(2) {
+                let sums = tile::<2, ROWS>([row(r), row(r + 1)], x);
+                out[r] = sums[0];
+                out[r + 1] = sums[1];
+            }
+        }
+    }
+}
+
+for_each_isa! {
+    /// `out += Σ h[rank] · weights[rank]` over the first `ranks`, ranks in order, each fused.
+    fn mix(h: &[f32; BLOCK], weights: &[[f32; GROUP]; BLOCK], ranks: usize, out: &mut [f32]) {
+        let (blocks, rest) = out.as_chunks_mut::<LANES>();
+        let whole = blocks.len();
+        for (c, out) in blocks.iter_mut().enumerate() {
+            for (h, weights) in h.iter().zip(weights).take(ranks) {
+                lanes::fma(out, *h, &weights.as_chunks::<LANES>().0[c]);
+            }
+        }
+        for (h, weights) in h.iter().zip(weights).take(ranks) {
+            for (out, w) in rest.iter_mut().zip(&weights[whole * LANES..]) {
+                *out = h.mul_add(*w, *out);
+            }
         }
     }
 }
