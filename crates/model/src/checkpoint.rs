@@ -2,6 +2,8 @@
 
 mod files;
 
+pub(crate) use files::shard_names;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;

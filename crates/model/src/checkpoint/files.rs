@@ -51,17 +51,10 @@ fn open_shards(dir: &Path, index: &Path) -> Result<(Vec<WeightsFile>, BTreeMap<S
         path: index.to_path_buf(),
         what,
     };
-    let text = fs_err::read(index)?;
-    let Index {
-        weight_map: UniqueStrings(weight_map),
-    } = serde_json::from_slice(&text).map_err(|e| invalid(format!("not a valid index: {e}")))?;
-    let names: BTreeSet<_> = weight_map.values().map(String::as_str).collect();
+    let weight_map = read_index(index)?;
+    let names: BTreeSet<_> = weight_map.values().collect();
     let mut files = Vec::with_capacity(names.len());
     for name in names {
-        let inside = !name.is_empty() && Path::new(name).components().all(|c| matches!(c, Component::Normal(_)));
-        if !inside {
-            return Err(invalid(format!("file name {name:?} leaves the model's directory")));
-        }
         let path = dir.join(name);
         if !path.exists() {
             return Err(invalid(format!(
@@ -88,6 +81,30 @@ fn open_shards(dir: &Path, index: &Path) -> Result<(Vec<WeightsFile>, BTreeMap<S
         }
     }
     Ok((files, tensors))
+}
+
+/// The files that an index names, sorted.
+pub(crate) fn shard_names(index: &Path) -> Result<BTreeSet<String>, CheckpointError> {
+    Ok(read_index(index)?.into_values().collect())
+}
+
+/// Tensor → file of an index; every file lies in the index's directory or below.
+fn read_index(index: &Path) -> Result<BTreeMap<String, String>, CheckpointError> {
+    let invalid = |what: String| CheckpointError::Invalid {
+        path: index.to_path_buf(),
+        what,
+    };
+    let text = fs_err::read(index)?;
+    let Index {
+        weight_map: UniqueStrings(weight_map),
+    } = serde_json::from_slice(&text).map_err(|e| invalid(format!("not a valid index: {e}")))?;
+    for name in weight_map.values() {
+        let inside = !name.is_empty() && Path::new(name).components().all(|c| matches!(c, Component::Normal(_)));
+        if !inside {
+            return Err(invalid(format!("file name {name:?} leaves the model's directory")));
+        }
+    }
+    Ok(weight_map)
 }
 
 /// Where each tensor lies; one that lies in two files is refused.
