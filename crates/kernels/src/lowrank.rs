@@ -336,9 +336,11 @@ for_each_isa! {
         let (blocks, rest) = out.as_chunks_mut::<LANES>();
         let whole = blocks.len();
         for (c, out) in blocks.iter_mut().enumerate() {
+            let mut acc = *out;
             for (h, weights) in h.iter().zip(weights).take(ranks) {
-                lanes::fma(out, *h, &weights.as_chunks::<LANES>().0[c]);
+                lanes::fma(&mut acc, *h, &weights.as_chunks::<LANES>().0[c]);
             }
+            *out = acc;
         }
         for (h, weights) in h.iter().zip(weights).take(ranks) {
             for (out, w) in rest.iter_mut().zip(&weights[whole * LANES..]) {
