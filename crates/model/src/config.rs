@@ -172,3 +172,6 @@ impl ModelConfig {
         ]
     }
 }
+
+#[cfg(test)]
+mod tests;

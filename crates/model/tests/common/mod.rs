@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test binary uses a part")]
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// The repository's `models` folder.
@@ -31,4 +32,14 @@ pub fn smollm2() -> Option<PathBuf> {
 /// The test bed with the SmolLM2 base, its fine-tunes and their goldens.
 pub fn testbed() -> Option<PathBuf> {
     from_env("DELTAMUX_TESTBED")
+}
+
+/// A safetensors file of these tensors (type, shape, bytes), written by the reference implementation.
+pub fn safetensors_bytes<S: AsRef<str>>(tensors: &BTreeMap<String, (S, Vec<usize>, Vec<u8>)>) -> Vec<u8> {
+    let views = tensors.iter().map(|(name, (dtype, shape, bytes))| {
+        let dtype = serde_json::from_value(dtype.as_ref().into()).expect("a type of the format");
+        let view = safetensors::tensor::TensorView::new(dtype, shape.clone(), bytes).expect("bytes that fit the shape");
+        (name.as_str(), view)
+    });
+    safetensors::serialize(views, None).expect("a file")
 }
