@@ -351,7 +351,10 @@ fn headers_that_do_not_fit_are_refused() {
     contains(&model.refusal_of(&file("", 0)), "does not begin with `{`");
     contains(&model.refusal_of(&file("[]", 0)), "does not begin with `{`");
     contains(&model.refusal_of(&file("{\"a\": 1,,}", 0)), "header");
-    contains(&model.refusal_of(&file("{\"a\"", 0)), "header: tensor a: EOF while parsing");
+    contains(
+        &model.refusal_of(&file("{\"a\"", 0)),
+        "header: tensor a: EOF while parsing",
+    );
     contains(&model.refusal_of(&file("{,}", 0)), "header is not valid JSON");
     contains(
         &model.refusal_of(&file("{\"a\": 1}", 0)),
