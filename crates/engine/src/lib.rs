@@ -2,7 +2,11 @@
 //!
 //! One thread owns the model and steps; [`Engine`] handles talk to it over channels and are cheap to clone.
 
+mod kv;
 pub mod request;
+mod residency;
+mod sampler;
+mod scheduler;
 
 pub use request::{
     EngineConfig, EngineError, EngineStats, Event, FinishReason, LogProb, Mode, ModelText, Request, SamplingParams,
