@@ -3,6 +3,7 @@
 //! One thread owns the model and steps; [`Engine`] handles talk to it over channels and are cheap to clone.
 
 mod kv;
+mod output;
 pub mod request;
 mod residency;
 mod sampler;
