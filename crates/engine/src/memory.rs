@@ -74,7 +74,9 @@ pub(crate) fn divide(d: &Demands) -> Result<Division, String> {
             human(d.base_bytes)
         ));
     }
-    let available = d.available.map_or(u64::MAX / 2, |bytes| (bytes as f64 * AVAILABLE_SHARE) as u64);
+    let available = d
+        .available
+        .map_or(u64::MAX / 2, |bytes| (bytes as f64 * AVAILABLE_SHARE) as u64);
     let total = d.memory.unwrap_or(available);
     let one_sequence = |len: usize| (pages_for(len) as u64).saturating_mul(d.page_bytes);
 
@@ -92,7 +94,11 @@ pub(crate) fn divide(d: &Demands) -> Result<Division, String> {
             let room = total.saturating_sub(fixed).saturating_sub(least_variants);
             if room < one_sequence(max_model_len) {
                 let fits = room / d.page_bytes * PAGE_TOKENS as u64;
-                let flag = if d.memory.is_some() { "--memory" } else { "the available memory" };
+                let flag = if d.memory.is_some() {
+                    "--memory"
+                } else {
+                    "the available memory"
+                };
                 if d.max_model_len.is_some() || fits < PAGE_TOKENS as u64 {
                     return Err(format!(
                         "{flag} is {}, which leaves {} for KV pages, but one sequence of --max-model-len {max_model_len} takes {}; raise --memory or lower --max-model-len",
@@ -110,7 +116,9 @@ pub(crate) fn divide(d: &Demands) -> Result<Division, String> {
                 .max_seqs
                 .saturating_mul(pages_for(max_model_len))
                 .min((4 * pages_for(max_model_len)).max(pages_for(DEFAULT_KV_TOKENS)));
-            (useful as u64).saturating_mul(d.page_bytes).min((room / 2).max(one_sequence(max_model_len)))
+            (useful as u64)
+                .saturating_mul(d.page_bytes)
+                .min((room / 2).max(one_sequence(max_model_len)))
         }
     };
 
@@ -130,7 +138,11 @@ pub(crate) fn divide(d: &Demands) -> Result<Division, String> {
                 }),
             ];
             let wanted: Vec<String> = wanted.into_iter().flatten().collect();
-            let total_name = if d.memory.is_some() { "--memory" } else { "the available memory" };
+            let total_name = if d.memory.is_some() {
+                "--memory"
+            } else {
+                "the available memory"
+            };
             return Err(format!(
                 "{total_name} is {}, but {}; raise --memory or lower the parts",
                 human(total),
@@ -147,7 +159,7 @@ pub(crate) fn divide(d: &Demands) -> Result<Division, String> {
 
 /// Bytes that this machine (or its control group) has left.
 pub(crate) fn available() -> Option<u64> {
-    let mut system = sysinfo::System::new();
+    let mut system = sysinfo::System::new().ok()?;
     system.refresh_memory();
     let free = system.available_memory();
     let free = system.cgroup_limits().map_or(free, |group| free.min(group.free_memory));
@@ -163,7 +175,11 @@ pub(crate) fn human(bytes: u64) -> String {
         value /= 1024.0;
         unit += 1;
     }
-    if unit == 0 { format!("{bytes} bytes") } else { format!("{value:.1} {}", UNITS[unit]) }
+    if unit == 0 {
+        format!("{bytes} bytes")
+    } else {
+        format!("{value:.1} {}", UNITS[unit])
+    }
 }
 
 #[cfg(test)]
@@ -190,7 +206,11 @@ mod tests {
 
     #[test]
     fn the_parts_that_are_not_given_are_cut_from_the_whole() {
-        let d = divide(&Demands { memory: Some(400 * MIB), ..demands() }).expect("fits");
+        let d = divide(&Demands {
+            memory: Some(400 * MIB),
+            ..demands()
+        })
+        .expect("fits");
         // 8 sequences of 32 pages would take 256 MiB; half of what is left of 290 MiB is 145 MiB.
         assert_eq!((d.kv_pages, d.variant_bytes), (145, 155 * MIB));
         assert_eq!(d.max_model_len, 512);
@@ -198,13 +218,21 @@ mod tests {
 
     #[test]
     fn one_sequence_needs_no_more_than_its_own_pages() {
-        let d = divide(&Demands { max_seqs: 1, ..demands() }).expect("fits");
+        let d = divide(&Demands {
+            max_seqs: 1,
+            ..demands()
+        })
+        .expect("fits");
         assert_eq!(d.kv_pages, 32);
     }
 
     #[test]
     fn without_limits_the_longest_sequence_follows_the_machine() {
-        let d = divide(&Demands { available: Some(140 * MIB), ..demands() }).expect("fits");
+        let d = divide(&Demands {
+            available: Some(140 * MIB),
+            ..demands()
+        })
+        .expect("fits");
         assert_eq!(d.max_model_len, 16 * 16);
         assert_eq!(d.kv_pages, 16);
     }
@@ -215,9 +243,19 @@ mod tests {
             let message = divide(&d).expect_err("contradictory");
             assert!(flags.iter().all(|flag| message.contains(flag)), "{message}");
         };
-        says(Demands { kv_memory: Some(31 * MIB), ..demands() }, &["--kv-memory", "--max-model-len"]);
         says(
-            Demands { memory: Some(120 * MIB), max_model_len: Some(512), ..demands() },
+            Demands {
+                kv_memory: Some(31 * MIB),
+                ..demands()
+            },
+            &["--kv-memory", "--max-model-len"],
+        );
+        says(
+            Demands {
+                memory: Some(120 * MIB),
+                max_model_len: Some(512),
+                ..demands()
+            },
             &["--memory", "--max-model-len"],
         );
         says(
@@ -229,14 +267,29 @@ mod tests {
             },
             &["--memory", "--variant-memory", "--kv-memory"],
         );
-        says(Demands { max_model_len: Some(1024), ..demands() }, &["--max-model-len", "max_position_embeddings"]);
-        let swap = Demands { mode: Mode::Swap, variant_memory: Some(99 * MIB), ..demands() };
+        says(
+            Demands {
+                max_model_len: Some(1024),
+                ..demands()
+            },
+            &["--max-model-len", "max_position_embeddings"],
+        );
+        let swap = Demands {
+            mode: Mode::Swap,
+            variant_memory: Some(99 * MIB),
+            ..demands()
+        };
         says(swap, &["--variant-memory", "--mode swap"]);
     }
 
     #[test]
     fn in_swap_mode_the_base_is_one_of_the_models() {
-        let d = divide(&Demands { mode: Mode::Swap, memory: Some(400 * MIB), kv_memory: Some(64 * MIB), ..demands() });
+        let d = divide(&Demands {
+            mode: Mode::Swap,
+            memory: Some(400 * MIB),
+            kv_memory: Some(64 * MIB),
+            ..demands()
+        });
         assert_eq!(d.expect("fits").variant_bytes, 336 * MIB);
     }
 

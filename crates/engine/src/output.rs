@@ -58,7 +58,11 @@ impl Output {
 
     /// Ids that must not be chosen for the next token: those that would end the completion too early.
     pub(crate) fn forbidden(&self) -> &[u32] {
-        if self.tokens < self.ends.min_tokens { &self.ends.ids } else { &[] }
+        if self.tokens < self.ends.min_tokens {
+            &self.ends.ids
+        } else {
+            &[]
+        }
     }
 
     /// Takes the next token.
@@ -115,7 +119,12 @@ impl Output {
         if self.tokens <= self.ends.min_tokens {
             return None;
         }
-        let start = self.ends.stop.iter().filter_map(|stop| self.held.find(stop.as_str())).min()?;
+        let start = self
+            .ends
+            .stop
+            .iter()
+            .filter_map(|stop| self.held.find(stop.as_str()))
+            .min()?;
         self.held.truncate(start);
         Some(std::mem::take(&mut self.held))
     }
@@ -125,7 +134,10 @@ impl Output {
         let held = self.held.as_bytes();
         let partial = |stop: &String| {
             let stop = stop.as_bytes();
-            (1..stop.len().min(held.len() + 1)).rev().find(|&n| held.ends_with(&stop[..n])).unwrap_or(0)
+            (1..stop.len().min(held.len() + 1))
+                .rev()
+                .find(|&n| held.ends_with(&stop[..n]))
+                .unwrap_or(0)
         };
         self.ends.stop.iter().map(partial).max().unwrap_or(0)
     }
@@ -167,7 +179,9 @@ mod tests {
 
     /// Ids that spell `text` with one token a byte or character where the vocabulary allows it.
     fn spell(text: &str) -> Vec<u32> {
-        text.chars().flat_map(|c| tokenizer().encode(&c.to_string(), false).expect("encodes")).collect()
+        text.chars()
+            .flat_map(|c| tokenizer().encode(&c.to_string(), false).expect("encodes"))
+            .collect()
     }
 
     #[test]
@@ -194,7 +208,13 @@ mod tests {
 
     #[test]
     fn what_was_held_back_is_sent_when_it_turns_out_to_be_text() {
-        let (pieces, end) = run(EndConditions { max_tokens: 5, ..ends(&["xyz", "yq"]) }, &spell("axyax"));
+        let (pieces, end) = run(
+            EndConditions {
+                max_tokens: 5,
+                ..ends(&["xyz", "yq"])
+            },
+            &spell("axyax"),
+        );
         assert_eq!(pieces, ["a", "", "", "xya", ""]);
         assert_eq!(end, Some((FinishReason::Length, "x".to_owned())));
         let (pieces, end) = run(ends(&["xyz"]), &[spell("ax"), vec![2]].concat());
@@ -214,7 +234,10 @@ mod tests {
 
     #[test]
     fn before_min_tokens_nothing_ends_it() {
-        let conditions = EndConditions { min_tokens: 3, ..ends(&["b"]) };
+        let conditions = EndConditions {
+            min_tokens: 3,
+            ..ends(&["b"])
+        };
         let mut output = Output::new(tokenizer().decode_stream(), conditions.clone());
         assert_eq!(output.forbidden(), [2]);
         for id in spell("abc") {
@@ -231,7 +254,13 @@ mod tests {
         let ids = spell("é");
         let whole = tokenizer().encode("é", false).expect("encodes");
         assert_eq!(ids, whole);
-        let (pieces, end) = run(EndConditions { max_tokens: ids.len(), ..ends(&[]) }, &ids);
+        let (pieces, end) = run(
+            EndConditions {
+                max_tokens: ids.len(),
+                ..ends(&[])
+            },
+            &ids,
+        );
         let text = pieces.concat() + &end.expect("length").1;
         assert_eq!(text, "é");
     }

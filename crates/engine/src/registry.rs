@@ -105,7 +105,10 @@ impl Registry {
 
     /// Takes a variant out. The base stays.
     pub(crate) fn remove(&mut self, name: &str) -> Option<Arc<Entry>> {
-        let at = self.entries.iter().position(|entry| entry.name == name && entry.key != BASE)?;
+        let at = self
+            .entries
+            .iter()
+            .position(|entry| entry.name == name && entry.key != BASE)?;
         Some(self.entries.remove(at))
     }
 }
@@ -171,12 +174,10 @@ impl BaseModel {
         let checkpoint = Checkpoint::open(root).map_err(|e| e.to_string())?;
         let (config, base) = (checkpoint.config(), &self.config);
         // All full models share one set of KV pages.
-        let shape = |c: &ModelConfig| (c.num_layers, c.num_kv_heads, c.head_dim);
-        if shape(config) != shape(base) {
+        let (found, expected) = (kv_shape(config), kv_shape(base));
+        if found != expected {
             return Err(format!(
-                "has {:?} layers, key/value heads and head width, but the base has {:?}; it is no fine-tune of this base",
-                shape(config),
-                shape(base)
+                "has {found:?} layers, key/value heads and head width, but the base has {expected:?}; it is no fine-tune of this base"
             ));
         }
         Ok(Opened {
@@ -193,6 +194,11 @@ struct Opened {
     bytes: u64,
     vocab_size: usize,
     text: Arc<ModelText>,
+}
+
+/// Layers, key/value heads and head width: what the KV pages of a model depend on.
+fn kv_shape(config: &ModelConfig) -> (usize, usize, usize) {
+    (config.num_layers, config.num_kv_heads, config.head_dim)
 }
 
 /// Bytes of a checkpoint's weights as the backend holds them: bf16 stays, f16 and f32 become f32.
@@ -219,7 +225,9 @@ pub(crate) fn scan(folder: &Path, mode: Mode) -> std::io::Result<Vec<(String, Pa
     for entry in fs_err::read_dir(folder)? {
         let path = entry?.path();
         // A name that is not Unicode cannot be asked for over the API.
-        let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
+        let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
+            continue;
+        };
         if !name.starts_with('.') && path.join(marker).is_file() {
             found.push((name.to_owned(), path));
         }
@@ -262,11 +270,22 @@ mod tests {
     #[test]
     fn only_folders_with_the_mode_s_marker_are_variants() {
         let dir = tempfile::tempdir().expect("temporary directory");
-        for (name, file) in [("b", "manifest.json"), ("a", "manifest.json"), ("full", "config.json"), (".x", "manifest.json")] {
+        for (name, file) in [
+            ("b", "manifest.json"),
+            ("a", "manifest.json"),
+            ("full", "config.json"),
+            (".x", "manifest.json"),
+        ] {
             fs_err::create_dir_all(dir.path().join(name)).expect("created");
             fs_err::write(dir.path().join(name).join(file), "{}").expect("written");
         }
-        let names = |mode| scan(dir.path(), mode).expect("read").into_iter().map(|v| v.0).collect::<Vec<_>>();
+        let names = |mode| {
+            scan(dir.path(), mode)
+                .expect("read")
+                .into_iter()
+                .map(|v| v.0)
+                .collect::<Vec<_>>()
+        };
         assert_eq!(names(Mode::Delta), ["a", "b"]);
         assert_eq!(names(Mode::Swap), ["full"]);
         assert!(scan(&dir.path().join("missing"), Mode::Delta).is_err());

@@ -55,10 +55,23 @@ pub(crate) fn check(params: &SamplingParams) -> Result<(), SubmitError> {
         })
     }
     let p = params;
-    range("temperature", p.temperature, (0.0..=100.0).contains(&p.temperature), "between 0 and 100")?;
-    range("top_p", p.top_p, p.top_p > 0.0 && p.top_p <= 1.0, "above 0 and at most 1")?;
+    range(
+        "temperature",
+        p.temperature,
+        (0.0..=100.0).contains(&p.temperature),
+        "between 0 and 100",
+    )?;
+    range(
+        "top_p",
+        p.top_p,
+        p.top_p > 0.0 && p.top_p <= 1.0,
+        "above 0 and at most 1",
+    )?;
     range("min_p", p.min_p, (0.0..=1.0).contains(&p.min_p), "between 0 and 1")?;
-    for (field, value) in [("presence_penalty", p.presence_penalty), ("frequency_penalty", p.frequency_penalty)] {
+    for (field, value) in [
+        ("presence_penalty", p.presence_penalty),
+        ("frequency_penalty", p.frequency_penalty),
+    ] {
         range(field, value, (-2.0..=2.0).contains(&value), "between -2 and 2")?;
     }
     let r = p.repetition_penalty;
@@ -81,7 +94,11 @@ pub(crate) fn check(params: &SamplingParams) -> Result<(), SubmitError> {
 impl Sampler {
     /// The state of a request that starts. `seed` is used when the parameters give none.
     pub(crate) fn new(params: SamplingParams, prompt: &[u32], seed: u64) -> Self {
-        let prompt = if params.repetition_penalty == 1.0 { Vec::new() } else { prompt.to_vec() };
+        let prompt = if params.repetition_penalty == 1.0 {
+            Vec::new()
+        } else {
+            prompt.to_vec()
+        };
         Self {
             seed: params.seed.unwrap_or(seed),
             params,
@@ -101,7 +118,11 @@ impl Sampler {
             self.adjust(&mut adjusted, forbidden);
             &adjusted
         };
-        let id = if self.params.temperature == 0.0 { argmax(scores)? } else { self.draw(scores, position)? };
+        let id = if self.params.temperature == 0.0 {
+            argmax(scores)?
+        } else {
+            self.draw(scores, position)?
+        };
         *self.generated.entry(id).or_default() += 1;
         let logprobs = self.params.logprobs.map(|n| log_probabilities(logits, id, n));
         Some(Choice { id, logprobs })
@@ -133,7 +154,11 @@ impl Sampler {
             seen.dedup();
             for id in seen {
                 if let Some(score) = scores.get_mut(id as usize) {
-                    *score = if *score > 0.0 { *score / p.repetition_penalty } else { *score * p.repetition_penalty };
+                    *score = if *score > 0.0 {
+                        *score / p.repetition_penalty
+                    } else {
+                        *score * p.repetition_penalty
+                    };
                 }
             }
         }
@@ -151,7 +176,11 @@ impl Sampler {
         let inverse = 1.0 / f64::from(p.temperature);
         let weight = |score: f32| {
             // The best token always has weight 1, whatever its score.
-            if score == best { 1.0 } else { ((f64::from(score) - f64::from(best)) * inverse).exp() }
+            if score == best {
+                1.0
+            } else {
+                ((f64::from(score) - f64::from(best)) * inverse).exp()
+            }
         };
         let mut kept: Vec<(f32, u32)> = scores
             .iter()
@@ -217,14 +246,22 @@ fn argmax(scores: &[f32]) -> Option<u32> {
 /// Log-softmax of the raw logits, summed in f64 in id order.
 fn log_probabilities(logits: &[f32], id: u32, n: usize) -> RawLogProbs {
     let highest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let sum: f64 = logits.iter().filter(|l| !l.is_nan()).map(|&l| (f64::from(l) - f64::from(highest)).exp()).sum();
+    let sum: f64 = logits
+        .iter()
+        .filter(|l| !l.is_nan())
+        .map(|&l| (f64::from(l) - f64::from(highest)).exp())
+        .sum();
     let normaliser = f64::from(highest) + sum.ln();
     let logprob = |id: u32| (f64::from(logits[id as usize]) - normaliser) as f32;
     let order = |a: &u32, b: &u32| {
         let (x, y) = (logits[*a as usize], logits[*b as usize]);
         y.total_cmp(&x).then(a.cmp(b))
     };
-    let mut ids: Vec<u32> = (0u32..).zip(logits).filter(|(_, l)| !l.is_nan()).map(|(id, _)| id).collect();
+    let mut ids: Vec<u32> = (0u32..)
+        .zip(logits)
+        .filter(|(_, l)| !l.is_nan())
+        .map(|(id, _)| id)
+        .collect();
     if n < ids.len() {
         ids.select_nth_unstable_by(n, order);
         ids.truncate(n);
@@ -245,7 +282,10 @@ mod tests {
     }
 
     fn ids(sampler: &mut Sampler, logits: &[f32], n: usize) -> Vec<u32> {
-        (0..n).filter_map(|i| sampler.choose(logits, i, &[])).map(|c| c.id).collect()
+        (0..n)
+            .filter_map(|i| sampler.choose(logits, i, &[]))
+            .map(|c| c.id)
+            .collect()
     }
 
     #[test]
@@ -273,7 +313,10 @@ mod tests {
         assert_eq!(first, ids(&mut sampler(params.clone()), &logits, 20));
         let distinct: std::collections::HashSet<u32> = first.iter().copied().collect();
         assert!(distinct.len() > 5, "{first:?}");
-        let other = SamplingParams { seed: Some(43), ..params };
+        let other = SamplingParams {
+            seed: Some(43),
+            ..params
+        };
         assert_ne!(first, ids(&mut sampler(other), &logits, 20));
     }
 
@@ -305,23 +348,69 @@ mod tests {
         };
         let default = SamplingParams::default;
         assert_eq!(support(default()), [0, 1, 2, 3]);
-        assert_eq!(support(SamplingParams { top_k: 3, ..default() }), [0, 1, 2], "of equals the lowest id stays");
-        assert_eq!(support(SamplingParams { top_p: 0.5, ..default() }), [1]);
-        assert_eq!(support(SamplingParams { top_p: 0.6, ..default() }), [1, 2]);
-        assert_eq!(support(SamplingParams { min_p: 0.4, ..default() }), [1, 2]);
+        assert_eq!(
+            support(SamplingParams { top_k: 3, ..default() }),
+            [0, 1, 2],
+            "of equals the lowest id stays"
+        );
+        assert_eq!(
+            support(SamplingParams {
+                top_p: 0.5,
+                ..default()
+            }),
+            [1]
+        );
+        assert_eq!(
+            support(SamplingParams {
+                top_p: 0.6,
+                ..default()
+            }),
+            [1, 2]
+        );
+        assert_eq!(
+            support(SamplingParams {
+                min_p: 0.4,
+                ..default()
+            }),
+            [1, 2]
+        );
     }
 
     #[test]
     fn penalties_and_bias_move_the_logits() {
         let base = SamplingParams::default;
-        let mut s = sampler(SamplingParams { frequency_penalty: 0.6, ..base() });
-        assert_eq!(ids(&mut s, &[1.0, 0.0], 4), [0, 0, 1, 0], "1.0, 0.4, -0.2 against 0, then -0.6");
-        let mut s = sampler(SamplingParams { presence_penalty: 1.5, ..base() });
-        assert_eq!(ids(&mut s, &[1.0, 0.0], 3), [0, 1, 0], "once seen is seen; 0 has -0.5, 1 has -1.5");
-        let mut s = sampler(SamplingParams { repetition_penalty: 4.0, ..base() });
-        assert_eq!(ids(&mut s, &[0.0, 0.0, 1.0, 2.0], 1), [2], "token 3 is in the prompt: 2.0 / 4");
+        let mut s = sampler(SamplingParams {
+            frequency_penalty: 0.6,
+            ..base()
+        });
+        assert_eq!(
+            ids(&mut s, &[1.0, 0.0], 4),
+            [0, 0, 1, 0],
+            "1.0, 0.4, -0.2 against 0, then -0.6"
+        );
+        let mut s = sampler(SamplingParams {
+            presence_penalty: 1.5,
+            ..base()
+        });
+        assert_eq!(
+            ids(&mut s, &[1.0, 0.0], 3),
+            [0, 1, 0],
+            "once seen is seen; 0 has -0.5, 1 has -1.5"
+        );
+        let mut s = sampler(SamplingParams {
+            repetition_penalty: 4.0,
+            ..base()
+        });
+        assert_eq!(
+            ids(&mut s, &[0.0, 0.0, 1.0, 2.0], 1),
+            [2],
+            "token 3 is in the prompt: 2.0 / 4"
+        );
         let bias = HashMap::from([(0u32, -100.0f32), (99, 5.0)]);
-        let mut s = sampler(SamplingParams { logit_bias: bias, ..base() });
+        let mut s = sampler(SamplingParams {
+            logit_bias: bias,
+            ..base()
+        });
         assert_eq!(ids(&mut s, &[1.0, 0.0], 1), [1]);
     }
 
@@ -344,10 +433,22 @@ mod tests {
 
     #[test]
     fn parameters_out_of_range_are_named() {
-        let bad = SamplingParams { top_p: 0.0, ..SamplingParams::default() };
+        let bad = SamplingParams {
+            top_p: 0.0,
+            ..SamplingParams::default()
+        };
         assert!(matches!(check(&bad), Err(SubmitError::Invalid { field: "top_p", .. })));
-        let bad = SamplingParams { temperature: f32::NAN, ..SamplingParams::default() };
-        assert!(matches!(check(&bad), Err(SubmitError::Invalid { field: "temperature", .. })));
+        let bad = SamplingParams {
+            temperature: f32::NAN,
+            ..SamplingParams::default()
+        };
+        assert!(matches!(
+            check(&bad),
+            Err(SubmitError::Invalid {
+                field: "temperature",
+                ..
+            })
+        ));
         assert_eq!(check(&SamplingParams::default()), Ok(()));
     }
 }

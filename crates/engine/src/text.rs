@@ -22,14 +22,28 @@ pub(crate) fn of_directory(dir: &Path, config: &ModelConfig) -> Result<Arc<Model
 pub(crate) fn of_artifact(artifact: &Artifact, base: &BaseModel) -> Result<Arc<ModelText>, EngineError> {
     let own = |name: &str| artifact.text_file(name).is_some();
     let tokenizer = own("tokenizer.json");
-    let template = own("chat_template.jinja") || own("tokenizer_config.json");
+    let template = [
+        "chat_template.jinja",
+        "tokenizer_config.json",
+        "special_tokens_map.json",
+    ]
+    .into_iter()
+    .any(own);
     let generation = own("generation_config.json");
     if !(tokenizer || template || generation) {
         return Ok(base.text.clone());
     }
     Ok(Arc::new(ModelText {
-        tokenizer: if tokenizer { Tokenizer::from_dir(artifact.dir())? } else { base.text.tokenizer.clone() },
-        template: if template { ChatTemplate::from_dir(artifact.dir())? } else { base.text.template.clone() },
+        tokenizer: if tokenizer {
+            Tokenizer::from_dir(artifact.dir())?
+        } else {
+            base.text.tokenizer.clone()
+        },
+        template: if template {
+            ChatTemplate::from_files(&|name| artifact.text_file(name).unwrap_or_else(|| base.root.join(name)))?
+        } else {
+            base.text.template.clone()
+        },
         generation: if generation {
             GenerationConfig::from_dir(artifact.dir(), &base.config)?
         } else {

@@ -63,17 +63,23 @@ impl ChatTemplate {
     /// (`bos_token`, `eos_token`, …) of `tokenizer_config.json`, those it lacks of `special_tokens_map.json`.
     /// `Ok(None)` when the model has no template.
     pub fn from_dir(dir: &Path) -> Result<Option<Self>, TemplateError> {
-        let config_path = dir.join("tokenizer_config.json");
+        Self::from_files(&|name| dir.join(name))
+    }
+
+    /// As [`ChatTemplate::from_dir`], for files that lie in different directories (a variant that brings some of its
+    /// own): `path_of` gives each file's path.
+    pub fn from_files(path_of: &dyn Fn(&str) -> PathBuf) -> Result<Option<Self>, TemplateError> {
+        let config_path = path_of("tokenizer_config.json");
         let config = read_object(&config_path)?.unwrap_or_default();
         let mut special = special_tokens(&config);
-        if let Some(map) = read_object(&dir.join("special_tokens_map.json"))? {
+        if let Some(map) = read_object(&path_of("special_tokens_map.json"))? {
             for (name, token) in special_tokens(&map) {
                 if !config.contains_key(&name) {
                     special.insert(name, token);
                 }
             }
         }
-        let file = dir.join("chat_template.jinja");
+        let file = path_of("chat_template.jinja");
         if let Some(source) = read(&file)? {
             return Self::build(&[(DEFAULT.to_owned(), source)], special, &file).map(Some);
         }

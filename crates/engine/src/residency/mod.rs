@@ -43,6 +43,20 @@ enum Slot<W> {
     Refused,
 }
 
+impl<W> Slot<W> {
+    fn resident(weights: W, reservation: Reservation, now: Duration) -> Self {
+        Self::Resident {
+            weights: Arc::new(Loaded {
+                weights,
+                _reservation: reservation,
+            }),
+            since: now,
+            last_used: now,
+            drains: None,
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Entry<W> {
     bytes: u64,
@@ -87,6 +101,14 @@ impl<W> Residency<W> {
                 slot: Slot::Registered,
             },
         );
+    }
+
+    /// Makes a model known that is in memory already; it stays only registered when the budget does not hold it.
+    pub(crate) fn register_resident(&mut self, key: ModelKey, bytes: u64, weights: W) {
+        self.register(key, bytes);
+        if let (Some(reservation), Some(entry)) = (self.budget.reserve(bytes), self.entries.get_mut(&key)) {
+            entry.slot = Slot::resident(weights, reservation, Duration::ZERO);
+        }
     }
 
     /// Forgets a variant. Leases keep their weights.
@@ -134,19 +156,13 @@ impl<W> Residency<W> {
 
     /// The loader has read a variant.
     pub(crate) fn loaded(&mut self, key: ModelKey, weights: W, now: Duration) {
-        let Some(entry) = self.entries.get_mut(&key) else { return };
+        let Some(entry) = self.entries.get_mut(&key) else {
+            return;
+        };
         match std::mem::replace(&mut entry.slot, Slot::Registered) {
             Slot::Loading { reservation } => {
                 self.loads += 1;
-                entry.slot = Slot::Resident {
-                    weights: Arc::new(Loaded {
-                        weights,
-                        _reservation: reservation,
-                    }),
-                    since: now,
-                    last_used: now,
-                    drains: None,
-                };
+                entry.slot = Slot::resident(weights, reservation, now);
             }
             other => entry.slot = other,
         }
@@ -177,7 +193,11 @@ impl<W> Residency<W> {
             return moves;
         }
         for (rank, wanted) in demand.iter().enumerate() {
-            let Some(entry) = self.entries.get(&wanted.model).filter(|e| matches!(e.slot, Slot::Registered)) else {
+            let Some(entry) = self
+                .entries
+                .get(&wanted.model)
+                .filter(|e| matches!(e.slot, Slot::Registered))
+            else {
                 continue;
             };
             let bytes = entry.bytes;

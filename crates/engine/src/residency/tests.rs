@@ -53,7 +53,11 @@ fn a_leased_variant_stays_and_an_idle_one_goes() {
     assert_eq!(load(&mut r, 3, 4).evicted, [ModelKey(2)]);
     let other = r.lease(ModelKey(3), ms(5));
     assert_eq!(r.next_load(&[want(2, 6, false)]), Moves::default(), "both are in use");
-    assert_eq!(r.availability(ModelKey(1)), Availability::Ready, "nothing is drained before the aging bound");
+    assert_eq!(
+        r.availability(ModelKey(1)),
+        Availability::Ready,
+        "nothing is drained before the aging bound"
+    );
     drop((lease, other));
 }
 
@@ -66,7 +70,10 @@ fn an_aged_request_drains_the_longest_resident_variant() {
     let one = r.lease(ModelKey(1), ms(3));
     let two = r.lease(ModelKey(2), ms(3));
     assert_eq!(r.next_load(&[want(3, 10, true)]), Moves::default());
-    assert_eq!(r.availability(ModelKey(1)), Availability::ReadyFor { arrived_by: ms(10) });
+    assert_eq!(
+        r.availability(ModelKey(1)),
+        Availability::ReadyFor { arrived_by: ms(10) }
+    );
     assert_eq!(r.availability(ModelKey(2)), Availability::Ready);
     drop(one);
     let moves = r.next_load(&[want(3, 10, true)]);
@@ -80,7 +87,10 @@ fn an_aged_request_is_not_overtaken_by_a_smaller_load() {
     r.register(ModelKey(3), 15);
     load(&mut r, 1, 1);
     let _one = r.lease(ModelKey(1), ms(2));
-    assert_eq!(r.next_load(&[want(3, 2, false), want(2, 3, false)]).load, Some(ModelKey(2)));
+    assert_eq!(
+        r.next_load(&[want(3, 2, false), want(2, 3, false)]).load,
+        Some(ModelKey(2))
+    );
     r.refused(ModelKey(2));
     r.register(ModelKey(2), 10);
     assert_eq!(r.next_load(&[want(3, 2, true), want(2, 3, false)]).load, None);
@@ -91,7 +101,10 @@ fn a_variant_that_an_older_request_waits_for_is_not_evicted() {
     let mut r = residency(10, 2);
     load(&mut r, 1, 1);
     assert_eq!(r.next_load(&[want(1, 1, false), want(2, 2, false)]), Moves::default());
-    assert_eq!(r.next_load(&[want(2, 2, false), want(1, 3, false)]).load, Some(ModelKey(2)));
+    assert_eq!(
+        r.next_load(&[want(2, 2, false), want(1, 3, false)]).load,
+        Some(ModelKey(2))
+    );
 }
 
 #[test]
@@ -101,7 +114,11 @@ fn a_forgotten_generation_lives_as_long_as_its_leases() {
     let lease = r.lease(ModelKey(1), ms(1)).expect("resident");
     r.forget(ModelKey(1));
     r.register(ModelKey(2), 10);
-    assert_eq!(r.next_load(&[want(2, 2, true)]).load, None, "the old generation's bytes are still in use");
+    assert_eq!(
+        r.next_load(&[want(2, 2, true)]).load,
+        None,
+        "the old generation's bytes are still in use"
+    );
     assert_eq!(lease.weights, 1);
     drop(lease);
     assert_eq!(r.next_load(&[want(2, 2, true)]).load, Some(ModelKey(2)));

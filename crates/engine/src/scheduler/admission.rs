@@ -25,7 +25,9 @@ impl Scheduler {
             if !self.has_pages_for(&self.waiting[&id]) {
                 break;
             }
-            let Some(mut sequence) = self.waiting.remove(&id) else { break };
+            let Some(mut sequence) = self.waiting.remove(&id) else {
+                break;
+            };
             let wanted = sequence.remaining().min(budget);
             if self.limits.exclusive && self.running.is_empty() && !sequence.started {
                 self.turn = Some((sequence.model, now));
@@ -85,16 +87,21 @@ impl Scheduler {
         // A sequence that was preempted still belongs to the batch.
         let started = self.waiting.values().find(|s| s.started);
         let Some(model) = self.running.values().next().or(started).map(|s| s.model) else {
-            return self.waiting.iter().find(|(_, s)| admissible(s, availability)).map(|(&id, _)| id);
+            return self
+                .waiting
+                .iter()
+                .find(|(_, s)| admissible(s, availability))
+                .map(|(&id, _)| id);
         };
-        let since = self.turn.filter(|&(turn, _)| turn == model).map_or(Duration::ZERO, |(_, since)| since);
+        let since = self
+            .turn
+            .filter(|&(turn, _)| turn == model)
+            .map_or(Duration::ZERO, |(_, since)| since);
         let other_is_aged = self.waiting.values().any(|s| s.model != model && self.is_aged(s, now));
         self.waiting
             .iter()
             .find(|(_, s)| {
-                s.model == model
-                    && (s.started || s.arrived <= since || !other_is_aged)
-                    && admissible(s, availability)
+                s.model == model && (s.started || s.arrived <= since || !other_is_aged) && admissible(s, availability)
             })
             .map(|(&id, _)| id)
     }

@@ -224,9 +224,15 @@ impl Scheduler {
         let ids: Vec<SequenceId> = self.running.keys().copied().collect();
         for id in ids {
             // An older sequence may have preempted this one a moment ago.
-            let Some(sequence) = self.running.get(&id) else { continue };
+            let Some(sequence) = self.running.get(&id) else {
+                continue;
+            };
             let remaining = sequence.remaining();
-            let wanted = if remaining == 1 { 1 } else { remaining.min(prefill_budget) };
+            let wanted = if remaining == 1 {
+                1
+            } else {
+                remaining.min(prefill_budget)
+            };
             let granted = self.grow(id, wanted, &mut plan.preempted);
             pages_ran_out |= granted < wanted;
             if remaining > 1 {
@@ -255,7 +261,9 @@ impl Scheduler {
     /// Returns the tokens for which there are pages.
     fn grow(&mut self, id: SequenceId, wanted: usize, preempted: &mut Vec<SequenceId>) -> usize {
         loop {
-            let Some(sequence) = self.running.get_mut(&id) else { return 0 };
+            let Some(sequence) = self.running.get_mut(&id) else {
+                return 0;
+            };
             let needed = pages_for(sequence.computed + wanted);
             while sequence.pages.len() < needed {
                 match self.pool.allocate() {
@@ -266,7 +274,12 @@ impl Scheduler {
             if sequence.pages.len() >= needed {
                 return wanted;
             }
-            match self.running.last_key_value().map(|(&youngest, _)| youngest).filter(|&youngest| youngest > id) {
+            match self
+                .running
+                .last_key_value()
+                .map(|(&youngest, _)| youngest)
+                .filter(|&youngest| youngest > id)
+            {
                 Some(youngest) => {
                     self.preempt(youngest);
                     preempted.push(youngest);

@@ -39,7 +39,10 @@ fn apply(scheduler: &mut Scheduler, plan: &Plan) -> Vec<SequenceId> {
 }
 
 fn shape(plan: &Plan) -> Vec<(u64, usize, usize, bool)> {
-    plan.chunks.iter().map(|c| (c.id.0, c.start, c.len, c.samples)).collect()
+    plan.chunks
+        .iter()
+        .map(|c| (c.id.0, c.start, c.len, c.samples))
+        .collect()
 }
 
 #[test]
@@ -75,7 +78,11 @@ fn the_youngest_gives_its_pages_back_when_they_run_out() {
     s.add(SequenceId(2), BASE, 4, ms(0));
     let plan = s.plan(ms(0), ready);
     assert_eq!(plan.admitted, []);
-    assert_eq!(shape(&plan), [(1, 16, 1, true)], "a second page for 1 and one of growth leave none for 2");
+    assert_eq!(
+        shape(&plan),
+        [(1, 16, 1, true)],
+        "a second page for 1 and one of growth leave none for 2"
+    );
 
     let mut s = Scheduler::new(limits(64, 8), 3);
     s.add(SequenceId(1), BASE, 15, ms(0));
@@ -96,10 +103,18 @@ fn the_youngest_gives_its_pages_back_when_they_run_out() {
         let plan = s.plan(ms(0), ready);
         apply(&mut s, &plan);
     }
-    assert_eq!((s.running(), s.waiting(), s.pages_used()), (1, 1, 3), "1 needed a third page");
+    assert_eq!(
+        (s.running(), s.waiting(), s.pages_used()),
+        (1, 1, 3),
+        "1 needed a third page"
+    );
     s.remove(SequenceId(1));
     let plan = s.plan(ms(0), ready);
-    assert_eq!(shape(&plan), [(2, 0, 17, true)], "2 is recomputed with what it had generated");
+    assert_eq!(
+        shape(&plan),
+        [(2, 0, 17, true)],
+        "2 is recomputed with what it had generated"
+    );
 }
 
 #[test]
@@ -129,10 +144,20 @@ fn requests_for_a_loading_variant_are_overtaken_and_reported_as_demand() {
     let mut s = Scheduler::new(limits(64, 4), 100);
     s.add(SequenceId(1), ModelKey(1), 4, ms(0));
     s.add(SequenceId(2), BASE, 4, ms(10));
-    let absent = |m: ModelKey| if m == BASE { Availability::Ready } else { Availability::Absent };
+    let absent = |m: ModelKey| {
+        if m == BASE {
+            Availability::Ready
+        } else {
+            Availability::Absent
+        }
+    };
     let plan = s.plan(ms(10), absent);
     assert_eq!(plan.admitted, [SequenceId(2)]);
-    let demand = |aged| Demand { model: ModelKey(1), arrived: ms(0), aged };
+    let demand = |aged| Demand {
+        model: ModelKey(1),
+        arrived: ms(0),
+        aged,
+    };
     assert_eq!(s.demand(ms(10)), [demand(false)]);
     assert_eq!(s.demand(ms(100)), [demand(true)]);
 }
@@ -149,7 +174,13 @@ fn a_variant_that_makes_room_starts_only_what_came_before() {
 /// github.com/sgl-project/sglang/pull/15129, in swap mode: A without end, one B.
 #[test]
 fn in_swap_mode_the_other_model_gets_its_turn_within_the_aging_bound() {
-    let mut s = Scheduler::new(Limits { exclusive: true, ..limits(64, 4) }, 100);
+    let mut s = Scheduler::new(
+        Limits {
+            exclusive: true,
+            ..limits(64, 4)
+        },
+        100,
+    );
     let (a, b) = (ModelKey(1), ModelKey(2));
     let mut next = 0;
     let mut add = |s: &mut Scheduler, model, now| {
@@ -193,15 +224,20 @@ struct Arrival {
 }
 
 fn arrivals() -> impl Strategy<Value = Vec<Arrival>> {
-    let one = (0u64..60, 0u64..4, 1usize..70, 1usize..40, proptest::option::weighted(0.2, 0u64..30)).prop_map(
-        |(at_step, model, prompt, output, cancel_after)| Arrival {
+    let one = (
+        0u64..60,
+        0u64..4,
+        1usize..70,
+        1usize..40,
+        proptest::option::weighted(0.2, 0u64..30),
+    )
+        .prop_map(|(at_step, model, prompt, output, cancel_after)| Arrival {
             at_step,
             model,
             prompt,
             output,
             cancel_after,
-        },
-    );
+        });
     proptest::collection::vec(one, 1..40).prop_map(|mut all| {
         all.sort_by_key(|a| a.at_step);
         all

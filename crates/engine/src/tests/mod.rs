@@ -1,0 +1,5 @@
+//! The engine as a whole, over a toy model whose arithmetic shows every mistake with pages, chunks and variants.
+
+mod behaviour;
+mod invariance;
+mod toy;
