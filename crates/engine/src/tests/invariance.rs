@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::toy::{answers, config, engine, request};
+use super::toy::{answers, assert_same, config, engine, request};
 use crate::request::{EngineConfig, Mode, Request, SamplingParams};
 
 const VARIANTS: [&str; 3] = ["a", "b", "c"];
@@ -38,7 +38,7 @@ fn alone(config: &EngineConfig) -> Vec<super::toy::Answer> {
 #[test]
 fn an_answer_alone_equals_the_answer_among_others() {
     let (engine, controls) = engine(config(), &VARIANTS, 10);
-    assert_eq!(answers(&engine, &mixture()), alone(&config()));
+    assert_same(&answers(&engine, &mixture()), &alone(&config()), "among others");
     assert!(controls.widest.load(Ordering::Relaxed) > 4, "requests did run together");
     assert!(
         controls.most_variants.load(Ordering::Relaxed) > 2,
@@ -58,10 +58,10 @@ fn an_answer_does_not_depend_on_how_prefill_was_cut() {
             &VARIANTS,
             10,
         );
-        assert_eq!(
-            answers(&engine, &mixture()),
-            expected,
-            "steps of {max_batch_tokens} tokens"
+        assert_same(
+            &answers(&engine, &mixture()),
+            &expected,
+            &format!("steps of {max_batch_tokens} tokens"),
         );
     }
 }
@@ -76,7 +76,7 @@ fn an_answer_survives_preemption() {
         ..config()
     };
     let (engine, _) = engine(few, &VARIANTS, 10);
-    assert_eq!(answers(&engine, &mixture()), expected);
+    assert_same(&answers(&engine, &mixture()), &expected, "all at once");
     assert!(engine.stats().preemptions > 0, "pages did run out");
     assert_eq!(engine.stats().kv_pages_used, 0);
 }
@@ -89,7 +89,7 @@ fn an_answer_survives_evictions() {
         ..config()
     };
     let (engine, _) = engine(one, &VARIANTS, 10);
-    assert_eq!(answers(&engine, &mixture()), expected);
+    assert_same(&answers(&engine, &mixture()), &expected, "all at once");
     assert!(engine.stats().variant_evictions >= 2);
 }
 
@@ -102,7 +102,7 @@ fn in_swap_mode_one_model_runs_at_a_time_and_answers_are_the_same() {
     };
     let expected = alone(&swap);
     let (engine, controls) = engine(swap, &VARIANTS, 1000);
-    assert_eq!(answers(&engine, &mixture()), expected);
+    assert_same(&answers(&engine, &mixture()), &expected, "all at once");
     assert!(
         controls.widest.load(Ordering::Relaxed) > 2,
         "requests of one model did run together"

@@ -13,7 +13,7 @@ use deltamux_model::{
 };
 
 use crate::loader::{Keys, Source, Weights};
-use crate::registry::{BaseModel, Entry};
+use crate::registry::{BASE, BaseModel, Entry};
 use crate::request::{EngineConfig, Event, FinishReason, Mode, ModelText, Request, SamplingParams, VariantState};
 use crate::start::{Parts, assemble, base_entry};
 use crate::sync::lock;
@@ -166,7 +166,7 @@ impl Source for ToySource {
             })),
             Mode::Swap => Weights::Full(Mutex::new(Box::new(Toy {
                 config: self.config.clone(),
-                own: digest(&entry.name),
+                own: if entry.key == BASE { 0 } else { digest(&entry.name) },
                 pages: Vec::new(),
                 controls: self.controls.clone(),
             }))),
@@ -306,6 +306,23 @@ pub(crate) fn collect(mut stream: RequestStream) -> Result<Answer, SubmitError> 
         }
     }
     panic!("the stream ended without its last event");
+}
+
+/// Compares answers without printing all of their numbers.
+pub(crate) fn assert_same(found: &[Answer], expected: &[Answer], what: &str) {
+    assert_eq!(found.len(), expected.len(), "{what}");
+    for (i, (found, expected)) in found.iter().zip(expected).enumerate() {
+        assert_eq!(found.ids, expected.ids, "tokens of request {i}: {what}");
+        assert_eq!(
+            (&found.text, found.reason),
+            (&expected.text, expected.reason),
+            "text of request {i}: {what}"
+        );
+        assert!(
+            found.logprobs == expected.logprobs,
+            "bits of the log-probabilities of request {i}: {what}"
+        );
+    }
 }
 
 /// Submits all requests at once and reads all answers.
