@@ -1,7 +1,12 @@
 //! Chat templates: Jinja as transformers renders it.
+//!
+//! Known differences from Jinja2, none of them in a template of a model that deltamux runs: the operator `%` on texts
+//! (the filter `format` is there), `kwargs` in macros, the methods `index`, `zfill`, `ljust`, `rjust` and `swapcase` of
+//! texts are refused; a loop over None is empty instead of an error.
 
 mod environment;
 mod generation_tag;
+mod methods;
 mod python;
 
 use std::path::{Path, PathBuf};
@@ -121,7 +126,10 @@ impl ChatTemplate {
         let mut environment = environment::environment();
         for (name, source) in sources {
             environment
-                .add_template_owned(name.clone(), generation_tag::without_generation_tags(source))
+                .add_template_owned(
+                    name.clone(),
+                    generation_tag::without_generation_tags(&one_kind_of_line_end(source)),
+                )
                 .map_err(|error| TemplateError::Invalid {
                     path: origin.to_path_buf(),
                     what: environment::message(&error),
@@ -164,6 +172,11 @@ impl ChatTemplate {
             .and_then(|template| template.render(python::from_json(&Value::Object(context))))
             .map_err(|error| TemplateError::Render(environment::message(&error)))
     }
+}
+
+/// The source with every line ended by `\n`, as Jinja2 reads it.
+fn one_kind_of_line_end(source: &str) -> String {
+    source.replace("\r\n", "\n").replace('\r', "\n")
 }
 
 /// The special tokens of a tokenizer's configuration; each a string, or an object with its `content`.

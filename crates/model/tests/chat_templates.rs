@@ -21,10 +21,10 @@ struct Golden {
     error: Option<String>,
 }
 
-/// The source of a golden's template; `None` for SmolLM2's where there is no SmolLM2.
-fn template(golden: &Golden) -> Option<ChatTemplate> {
+/// The template of a golden; `None` for SmolLM2's where there is no SmolLM2.
+fn template(golden: &Golden, smollm2: Option<&Path>) -> Option<ChatTemplate> {
     if golden.template == "smollm2" {
-        return Some(ChatTemplate::from_dir(&smollm2()?).expect("valid").expect("a template"));
+        return Some(ChatTemplate::from_dir(smollm2?).expect("valid").expect("a template"));
     }
     let path = models().join("templates").join(format!("{}.jinja", golden.template));
     let source = fs_err::read_to_string(&path).expect("the template");
@@ -41,9 +41,12 @@ fn template(golden: &Golden) -> Option<ChatTemplate> {
 fn case_o11_every_golden_is_rendered_byte_for_byte() {
     let goldens: Vec<Golden> =
         serde_json::from_slice(&fs_err::read(models().join("golden/templates.json")).expect("goldens")).expect("JSON");
+    let smollm2 = smollm2();
     let mut rendered = 0;
     for golden in &goldens {
-        let Some(template) = template(golden) else { continue };
+        let Some(template) = template(golden, smollm2.as_deref()) else {
+            continue;
+        };
         let result = template.render(
             &golden.messages,
             golden.tools.as_deref(),
@@ -61,6 +64,22 @@ fn case_o11_every_golden_is_rendered_byte_for_byte() {
         rendered += 1;
     }
     assert!(rendered >= 70, "{rendered} goldens");
+}
+
+/// Made by `models/golden/make/template_constructs.py`.
+#[test]
+fn every_construct_gives_what_transformers_gives() {
+    let path = models().join("golden/template-constructs.json");
+    let golden: Value = serde_json::from_slice(&fs_err::read(path).expect("goldens")).expect("JSON");
+    for case in golden["cases"].as_array().expect("cases") {
+        let source = case["template"].as_str().expect("a template");
+        let result = render(source, golden["messages"].clone(), json!({}));
+        match (result, case["rendered"].as_str()) {
+            (Ok(text), Some(expected)) => assert_eq!(text, expected, "{source}"),
+            (Err(_), None) => {}
+            (result, expected) => panic!("{source}: {result:?}, expected {expected:?} ({})", case["error"]),
+        }
+    }
 }
 
 fn render(source: &str, messages: Value, kwargs: Value) -> Result<String, TemplateError> {

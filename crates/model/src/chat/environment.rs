@@ -9,8 +9,8 @@ use std::fmt;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, State};
-use minijinja_contrib::pycompat::unknown_method_callback;
 
+use super::methods;
 use super::python::{JsonStyle, as_float, float_repr, invalid, json_dumps};
 
 /// Work that one rendering may do, in the engine's instructions and units of 64 bytes: far more than any real
@@ -27,13 +27,16 @@ pub(super) fn environment() -> Environment<'static> {
     environment.set_auto_escape_callback(|_| AutoEscape::None);
     environment.set_fuel(Some(FUEL));
     environment.set_debug(false);
-    environment.set_unknown_method_callback(unknown_method_callback);
+    environment.set_unknown_method_callback(methods::call);
     environment.set_formatter(|out, state, value| match as_float(value) {
         Some(float) => out.write_str(&float_repr(float)).map_err(Error::from),
         None => minijinja::escape_formatter(out, state, value),
     });
     environment.add_filter("tojson", tojson);
+    environment.add_filter("escape", escape);
+    environment.add_filter("e", escape);
     environment.add_test("sequence", is_sequence);
+    environment.add_test("iterable", is_iterable);
     environment.add_function("raise_exception", raise_exception);
     environment.add_function("strftime_now", strftime_now);
     environment
@@ -124,4 +127,25 @@ fn is_sequence(value: &Value) -> bool {
         value.kind(),
         ValueKind::Seq | ValueKind::String | ValueKind::Map | ValueKind::Undefined
     )
+}
+
+/// Jinja2's `iterable` test; the engine itself would let None pass.
+fn is_iterable(value: &Value) -> bool {
+    !value.is_none() && value.try_iter().is_ok()
+}
+
+/// HTML escapes as markupsafe writes them.
+fn escape(value: &Value) -> String {
+    let mut escaped = String::new();
+    for c in value.to_string().chars() {
+        match c {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '\'' => escaped.push_str("&#39;"),
+            '"' => escaped.push_str("&#34;"),
+            c => escaped.push(c),
+        }
+    }
+    escaped
 }

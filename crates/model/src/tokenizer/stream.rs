@@ -79,7 +79,7 @@ impl DecodeStream {
         let text = self.tokenizer.decode(ids, true)?;
         let wait = !end && ids.len() - *given <= MAX_HELD_IDS;
         let piece = match text.strip_prefix(out.as_str()) {
-            Some(piece) if piece.is_empty() => return Ok(String::new()),
+            Some("") => return Ok(String::new()),
             Some(piece) if wait && piece.ends_with(char::REPLACEMENT_CHARACTER) => return Ok(String::new()),
             Some(piece) => piece.to_owned(),
             // The new bytes make the run of bytes before them invalid, for now or for good.
