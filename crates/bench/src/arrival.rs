@@ -81,3 +81,54 @@ impl FromStr for Arrivals {
 }
 
 serde_as_text!(Arrivals);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::SeedableRng as _;
+
+    fn gaps(arrivals: Arrivals, seed: u64) -> Vec<f64> {
+        let times = arrivals.times(4.0, 4000, &mut ChaCha8Rng::seed_from_u64(seed));
+        std::iter::once(times[0])
+            .chain(times.windows(2).map(|w| w[1] - w[0]))
+            .collect()
+    }
+
+    /// Mean and coefficient of variation.
+    fn moments(gaps: &[f64]) -> (f64, f64) {
+        let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
+        let variance = gaps.iter().map(|g| (g - mean).powi(2)).sum::<f64>() / gaps.len() as f64;
+        (mean, variance.sqrt() / mean)
+    }
+
+    #[test]
+    fn gaps_have_the_rate_and_the_spread_of_their_process() {
+        // The coefficient of variation of gamma gaps is 1/sqrt(shape).
+        for (arrivals, spread) in [
+            (Arrivals::Poisson, 1.0),
+            (Arrivals::Gamma(0.25), 2.0),
+            (Arrivals::Gamma(4.0), 0.5),
+            (Arrivals::Constant, 0.0),
+        ] {
+            let (mean, cv) = moments(&gaps(arrivals, 1));
+            assert!((mean - 0.25).abs() < 0.02, "{arrivals}: mean gap {mean}");
+            assert!((cv - spread).abs() < 0.1, "{arrivals}: coefficient of variation {cv}");
+        }
+    }
+
+    #[test]
+    fn one_seed_fixes_the_schedule() {
+        assert_eq!(gaps(Arrivals::Poisson, 5), gaps(Arrivals::Poisson, 5));
+        assert_ne!(gaps(Arrivals::Poisson, 5), gaps(Arrivals::Poisson, 6));
+    }
+
+    #[test]
+    fn the_written_form_is_the_read_form() {
+        for text in ["poisson", "gamma:0.5", "constant", "trace"] {
+            assert_eq!(text.parse::<Arrivals>().unwrap().to_string(), text);
+        }
+        for text in ["", "gamma", "gamma:0", "gamma:inf", "Poisson"] {
+            assert!(text.parse::<Arrivals>().is_err(), "{text}");
+        }
+    }
+}

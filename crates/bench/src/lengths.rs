@@ -82,3 +82,38 @@ impl FromStr for Lengths {
 }
 
 serde_as_text!(Lengths);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::SeedableRng as _;
+
+    fn drawn(text: &str) -> Vec<u32> {
+        let lengths: Lengths = text.parse().unwrap();
+        let mut rng = ChaCha8Rng::seed_from_u64(2);
+        let mut drawn: Vec<u32> = (0..4001).map(|_| lengths.draw(&mut rng)).collect();
+        drawn.sort_unstable();
+        drawn
+    }
+
+    #[test]
+    fn lengths_follow_their_distribution() {
+        assert!(drawn("128").iter().all(|n| *n == 128));
+        let uniform = drawn("10..20");
+        assert_eq!((uniform[0], uniform[4000]), (10, 20));
+        let log_normal = drawn("log-normal:100,0.5");
+        // The median, and the median times e^±0.5 one standard deviation away.
+        assert!((90..=110).contains(&log_normal[2000]));
+        assert!((55..=66).contains(&log_normal[635]) && (150..=180).contains(&log_normal[3366]));
+    }
+
+    #[test]
+    fn the_written_form_is_the_read_form() {
+        for text in ["128", "10..20", "log-normal:100,0.5"] {
+            assert_eq!(text.parse::<Lengths>().unwrap().to_string(), text);
+        }
+        for text in ["", "0", "20..10", "-1", "log-normal:100", "log-normal:0,1", "9999999"] {
+            assert!(text.parse::<Lengths>().is_err(), "{text}");
+        }
+    }
+}

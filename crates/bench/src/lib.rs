@@ -1,7 +1,24 @@
 //! Workloads, load generation, measurement, run bundles and their verification.
+//!
+//! [`profile::arrivals`] and [`profile::concurrency`] run against any OpenAI-compatible URL and write a
+//! [`bundle::Bundle`]; [`verify::verify`] recomputes its figures from its raw events. [`measure`], [`stats`], [`knee`]
+//! and [`plan`] are pure: they see no clock, no network and no file.
 
 pub mod arrival;
 pub mod bundle;
 pub mod choice;
+pub mod client;
+pub mod environment;
+pub mod knee;
 pub mod lengths;
+pub mod load;
+pub mod measure;
+pub mod plan;
+pub mod profile;
+pub mod prompts;
+pub mod server_report;
 pub mod spec;
+pub mod stats;
+pub mod tasks;
+pub mod verify;
+pub mod workload;
