@@ -52,6 +52,25 @@ fn ids_and_texts_equal_those_of_transformers() {
     }
 }
 
+/// Made by `models/golden/make/tokenizer.py`.
+#[test]
+fn difficult_texts_have_the_ids_that_transformers_gives_them() {
+    let golden = fs_err::read(models().join("golden/tokenizer.json")).expect("a golden");
+    let golden: Value = serde_json::from_slice(&golden).expect("JSON");
+    for (name, dir) in [("tiny", Some(tiny("base"))), ("smollm2", smollm2())] {
+        let Some(dir) = dir else { continue };
+        let tokenizer = tokenizer(&dir);
+        for case in golden[name].as_array().expect("cases") {
+            let text = case["text"].as_str().expect("a text");
+            let ids: Vec<u32> = serde_json::from_value(case["ids"].clone()).expect("ids");
+            assert_eq!(tokenizer.encode(text, false).expect("ids"), ids, "{name} {text:?}");
+            let decoded = case["decoded"].as_str().expect("a text");
+            assert_eq!(tokenizer.decode(&ids, true).expect("text"), decoded, "{name} {text:?}");
+            assert_eq!(pieces(&tokenizer, &ids).concat(), decoded, "{name} {text:?}");
+        }
+    }
+}
+
 /// Texts with what breaks naive detokenisers.
 const TEXTS: [&str; 9] = [
     "客单价",
