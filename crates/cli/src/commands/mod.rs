@@ -38,7 +38,7 @@ enum Command {
     /// Turn an artifact back into a full checkpoint for other engines.
     Restore(restore::Args),
     /// Serve the base and its variants behind an OpenAI-compatible API.
-    Serve(serve::Args),
+    Serve(Box<serve::Args>),
 }
 
 /// Runs the command.
@@ -52,6 +52,6 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Inspect(args) => inspect::run(args),
         Command::Report(args) => report::run(args),
         Command::Restore(args) => restore::run(args),
-        Command::Serve(args) => serve::run(args),
+        Command::Serve(args) => serve::run(&args),
     }
 }

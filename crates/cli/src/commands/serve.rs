@@ -149,7 +149,7 @@ impl Args {
     }
 }
 
-pub fn run(args: Args) -> anyhow::Result<()> {
+pub fn run(args: &Args) -> anyhow::Result<()> {
     let config = args.server_config()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(SERVER_THREADS)
@@ -161,7 +161,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let listener = runtime
         .block_on(TcpListener::bind((args.host.as_str(), args.port)))
         .with_context(|| {
-            let Args { host, port, .. } = &args;
+            let Args { host, port, .. } = args;
             format!("cannot listen on {host}:{port}; choose others with --host and --port (0 picks a free port)")
         })?;
     let address = listener.local_addr().context("cannot read the listening address")?;
@@ -180,7 +180,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let engine = Engine::start(args.engine_config())?;
     app.set_engine(Arc::new(engine.clone()));
     ready.store(true, Ordering::Release);
-    announce(&args, &engine, address)?;
+    announce(args, &engine, address)?;
     runtime.block_on(serving).context("the server's task failed")??;
     engine.shutdown(Duration::ZERO);
     Ok(())
