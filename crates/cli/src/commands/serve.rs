@@ -49,8 +49,8 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t = ModeArg::Delta)]
     mode: ModeArg,
     /// Precision of the base in memory.
-    #[arg(long, value_name = "DTYPE", default_value = "bf16", value_parser = base_dtype)]
-    base_dtype: String,
+    #[arg(long, value_enum, value_name = "DTYPE", default_value_t = BaseDtype::Bf16)]
+    base_dtype: BaseDtype,
     /// Bytes for everything; the parts below are cut from it when they are not given.
     #[arg(long, value_name = "BYTES", value_parser = size::parse)]
     memory: Option<u64>,
@@ -76,8 +76,8 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = positive)]
     threads: Option<usize>,
     /// Speculative decoding.
-    #[arg(long, value_name = "HOW", default_value = "off", value_parser = speculate)]
-    speculate: String,
+    #[arg(long, value_enum, value_name = "HOW", default_value_t = Speculate::Off)]
+    speculate: Speculate,
     /// File with one API key a line; requests to /v1/ must then carry one.
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
@@ -95,20 +95,18 @@ enum ModeArg {
     Swap,
 }
 
-fn base_dtype(text: &str) -> Result<String, String> {
-    match text {
-        "bf16" => Ok(text.to_owned()),
-        "q8" | "q4" => Err(format!("{text} is not implemented in this version; use bf16")),
-        _ => Err("must be bf16".to_owned()),
-    }
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum BaseDtype {
+    Bf16,
+    Q8,
+    Q4,
 }
 
-fn speculate(text: &str) -> Result<String, String> {
-    match text {
-        "off" => Ok(text.to_owned()),
-        "ngram" | "draft" => Err(format!("{text} is not implemented in this version; use off")),
-        _ => Err("must be off".to_owned()),
-    }
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Speculate {
+    Off,
+    Ngram,
+    Draft,
 }
 
 fn positive(text: &str) -> Result<usize, String> {
@@ -120,6 +118,19 @@ fn positive(text: &str) -> Result<usize, String> {
 }
 
 impl Args {
+    /// Refuses what the contract of the command line names and this version does not do.
+    fn check(&self) -> anyhow::Result<()> {
+        anyhow::ensure!(
+            self.base_dtype == BaseDtype::Bf16,
+            "--base-dtype: only bf16 is implemented in this version; leave the flag out"
+        );
+        anyhow::ensure!(
+            self.speculate == Speculate::Off,
+            "--speculate: only off is implemented in this version; leave the flag out"
+        );
+        Ok(())
+    }
+
     fn engine_config(&self) -> EngineConfig {
         let defaults = EngineConfig::new(self.base.clone());
         EngineConfig {
@@ -150,6 +161,7 @@ impl Args {
 }
 
 pub fn run(args: &Args) -> anyhow::Result<()> {
+    args.check()?;
     let config = args.server_config()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(SERVER_THREADS)
@@ -191,7 +203,8 @@ fn announce(args: &Args, engine: &Engine, address: SocketAddr) -> anyhow::Result
     let url = format!("http://{address}");
     let models: Vec<String> = engine.variants().into_iter().map(|model| model.name).collect();
     if args.json {
-        output::json(&json!({"url": url, "base": engine.base_name(), "models": models}))
+        // On one line, so that scripts read the same line with and without --json.
+        output::text(json!({"url": url, "base": engine.base_name(), "models": models}))
     } else {
         output::text(format_args!(
             "listening on {url} with {} (base) and {} variants",
