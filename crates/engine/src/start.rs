@@ -239,6 +239,16 @@ fn base_name(config: &EngineConfig) -> String {
 fn open_variants(base: &BaseModel, folder: &Path, keys: &Keys) -> Result<Vec<Entry>, EngineError> {
     let mut entries = Vec::new();
     for (name, root) in scan(folder, base.mode)? {
+        if name == base.name {
+            // In swap mode the base often lies among its fine-tunes; any other directory of its name cannot be asked.
+            if fs_err::canonicalize(&root).ok() != fs_err::canonicalize(&base.root).ok() {
+                tracing::warn!(
+                    "{}: has the base's own name and is not served; rename it",
+                    root.display()
+                );
+            }
+            continue;
+        }
         let key = keys.next();
         entries.push(base.open_variant(key, &name, &root).unwrap_or_else(|error| {
             let why = match error {

@@ -44,7 +44,7 @@ pub struct Args {
     #[arg(long, value_name = "N")]
     max_tokens: Option<usize>,
     /// 0 takes the most likely token each time.
-    #[arg(long, value_name = "T")]
+    #[arg(long, value_name = "T", allow_negative_numbers = true)]
     temperature: Option<f32>,
     /// Keep the most likely tokens that together have this probability.
     #[arg(long, value_name = "P")]
