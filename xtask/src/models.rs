@@ -22,7 +22,7 @@ pub struct Models {
 
 impl Models {
     /// Prepares what this machine allows: what the variables name already; else the test bed, where its sources lie
-    /// beside the repository; else the SmolLM2 base from its package. Where nothing works the tests run on the tiny
+    /// beside the repository, and the SmolLM2 base from its package. Where neither works the tests run on the tiny
     /// family, and the notes say so.
     pub fn prepare(workspace: &Workspace) -> Self {
         let mut models = Self::default();
@@ -31,11 +31,9 @@ impl Models {
             None if workspace.testbed_script().is_some() => models.keep(testbed(workspace)),
             None => None,
         };
-        let base = match (given(SMOLLM2), &testbed) {
-            (Some(dir), _) => Some(dir),
-            (None, Some(testbed)) => Some(testbed.join("base")),
-            (None, None) => models.keep(smollm2::build(&workspace.smollm2())),
-        };
+        // The test bed has a base too, of the same bytes; making it here shows that the package still gives it.
+        let base = given(SMOLLM2).or_else(|| models.keep(smollm2::build(&workspace.smollm2())));
+        let base = base.or_else(|| testbed.as_ref().map(|dir| dir.join("base")));
         for (var, dir) in [(TESTBED, testbed), (SMOLLM2, base)] {
             if let Some(dir) = dir {
                 println!("{var}={}", dir.display());
