@@ -83,13 +83,17 @@ struct Line {
 impl Workload {
     /// Reads a file; every line is checked before anything is sent.
     pub fn read(path: &Path) -> Result<Self, WorkloadError> {
-        let bytes = fs_err::read(path)?;
+        Self::parse(&fs_err::read(path)?, path)
+    }
+
+    /// Reads a file's bytes; `path` names it in errors and in bundles.
+    pub fn parse(bytes: &[u8], path: &Path) -> Result<Self, WorkloadError> {
         let name = path
             .file_name()
             .map_or_else(|| "workload".into(), |n| n.to_string_lossy().into_owned());
         let source = SourceFile {
             name,
-            sha256: hex::encode(Sha256::digest(&bytes)),
+            sha256: hex::encode(Sha256::digest(bytes)),
         };
         let mut requests: Vec<WorkloadRequest> = Vec::new();
         for (i, line) in bytes.split(|b| *b == b'\n').enumerate() {
@@ -97,7 +101,7 @@ impl Workload {
                 continue;
             }
             let last = requests.last().map(|r| r.timestamp_s);
-            let request = parse(line, last).map_err(|what| WorkloadError::Line {
+            let request = parse_line(line, last).map_err(|what| WorkloadError::Line {
                 path: path.into(),
                 line: i + 1,
                 what,
@@ -120,7 +124,7 @@ impl Workload {
     }
 }
 
-fn parse(line: &[u8], last: Option<f64>) -> Result<WorkloadRequest, String> {
+fn parse_line(line: &[u8], last: Option<f64>) -> Result<WorkloadRequest, String> {
     let line: Line = serde_json::from_slice(line).map_err(|e| {
         // The position within one line says nothing more than the line's number.
         let text = e.to_string();

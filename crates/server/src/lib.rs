@@ -29,4 +29,5 @@ pub use config::ServerConfig;
 pub use errors::{ApiError, codes};
 pub use inference::{Events, Inference};
 pub use middleware::auth::{ApiKeys, ApiKeysError};
+pub use openai::chat::check as check_chat_request;
 pub use serve::{serve, serve_app};

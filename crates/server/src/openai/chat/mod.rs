@@ -20,6 +20,11 @@ use crate::fields::parse_body;
 /// The field that prompts come from, for errors about the prompt.
 const PROMPT: &str = "messages";
 
+/// Checks the body of a chat completion as the endpoint does, before any model is looked up.
+pub fn check(body: &[u8]) -> Result<(), ApiError> {
+    validate::read(&parse_body(body)?).map(drop)
+}
+
 /// Answers a chat.
 pub async fn handle(State(shared): SharedState, body: Bytes) -> Result<Response, ApiError> {
     let start = Instant::now();
