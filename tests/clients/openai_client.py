@@ -157,6 +157,9 @@ def together(client, base, variants):
         assert list(pool.map(lambda pair: ask(client, *pair), asked)) == alone
 
 
+CHECKS = [models, chat, completions, streaming, log_probabilities, seeds, errors, context, together]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("url", help="address of the server, without /v1")
@@ -165,8 +168,7 @@ def main():
     parser.add_argument("--api-key", default="none")
     args = parser.parse_args()
     client = openai.OpenAI(base_url=f"{args.url.rstrip('/')}/v1", api_key=args.api_key, max_retries=0, timeout=300)
-    checks = [models, chat, completions, streaming, log_probabilities, seeds, errors, context, together]
-    for check in checks:
+    for check in CHECKS:
         check(client, args.base, args.variants)
         print(f"ok  {check.__name__.replace('_', ' ')}", flush=True)
 
