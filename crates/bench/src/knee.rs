@@ -65,3 +65,87 @@ pub fn next_rate(points: &[Point]) -> Option<f64> {
 fn three_digits(x: f64) -> f64 {
     format!("{x:.2e}").parse().unwrap_or(x)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bundle::{Counts, Estimate, Latencies, Rates};
+
+    fn estimate(mean: f64) -> Option<Estimate> {
+        Some(Estimate {
+            n: 1,
+            mean,
+            min: mean,
+            max: mean,
+            stddev: None,
+            ci95: None,
+        })
+    }
+
+    /// A server that answers up to `capacity` requests a second.
+    fn measured(rate: f64, capacity: f64) -> Point {
+        Point {
+            load: Load::Open {
+                arrivals: "poisson".parse().unwrap(),
+                rate_req_per_s: Some(rate),
+            },
+            requests: 100,
+            warmup: 0,
+            valid: true,
+            invalid: Vec::new(),
+            counts: Counts::default(),
+            latency: Latencies::default(),
+            rates: Rates {
+                completed_per_offered_steady: estimate((capacity / rate).min(1.0)),
+                in_flight_first_third: estimate(2.0),
+                in_flight_last_third: estimate(if rate > capacity { 40.0 } else { 2.5 }),
+                ..Rates::default()
+            },
+            repeats: Vec::new(),
+        }
+    }
+
+    /// Runs the search from `first` and gives the knee and the rates tried.
+    fn search(first: f64, capacity: f64) -> (Knee, Vec<f64>) {
+        let mut points = vec![measured(first, capacity)];
+        while let Some(rate) = next_rate(&points) {
+            points.push(measured(rate, capacity));
+        }
+        (knee(&points), points.iter().filter_map(rate).collect())
+    }
+
+    #[test]
+    fn the_search_goes_up_and_then_between() {
+        let (knee, rates) = search(1.0, 11.0);
+        let (up, over) = (knee.rate_req_per_s.unwrap(), knee.overloaded_at_req_per_s.unwrap());
+        assert!(up <= 11.0 && over > 11.0 && over <= RESOLUTION * up, "{rates:?}");
+        assert_eq!(rates[..5], [1.0, 2.0, 4.0, 8.0, 16.0]);
+    }
+
+    #[test]
+    fn the_search_goes_down_when_the_first_rate_is_too_much() {
+        let (knee, rates) = search(10.0, 1.0);
+        assert!(knee.rate_req_per_s.unwrap() <= 1.0, "{rates:?}");
+    }
+
+    #[test]
+    fn a_search_without_end_stops() {
+        let (knee, rates) = search(1.0, 1e9);
+        assert_eq!((rates.len(), knee.overloaded_at_req_per_s), (MAX_POINTS, None));
+    }
+
+    #[test]
+    fn what_was_not_measured_does_not_keep_up() {
+        let mut point = measured(1.0, 2.0);
+        assert!(keeps_up(&point));
+        point.rates.completed_per_offered_steady = None;
+        assert!(!keeps_up(&point));
+    }
+
+    #[test]
+    fn a_queue_that_grows_is_no_keeping_up() {
+        let mut point = measured(1.0, 2.0);
+        point.rates.in_flight_last_third = estimate(7.0);
+        assert!(!keeps_up(&point));
+    }
+}

@@ -364,3 +364,202 @@ fn in_flight(measured: &[&RequestRecord]) -> (Option<f64>, Option<f64>) {
     let mean = |range: std::ops::Range<usize>| range.map(at).sum::<f64>() / third as f64;
     (Some(mean(0..third)), Some(mean(measured.len() - third..measured.len())))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bundle::{Chunk, ChunkKind};
+
+    const MS: i64 = 1_000_000;
+
+    /// Due, sent, arrivals of tokens, done; all in ms. As many tokens as arrivals.
+    fn request(request: u32, due: i64, sent: i64, tokens: &[i64], done: i64) -> RequestRecord {
+        RequestRecord {
+            point: 0,
+            repeat: 0,
+            warmup: false,
+            request,
+            model: "m".into(),
+            t_sched_ns: due * MS,
+            t_send_ns: Some(sent * MS),
+            t_done_ns: done * MS,
+            max_tokens: None,
+            prompt_tokens: Some(10),
+            cached_tokens: None,
+            completion_tokens: Some(tokens.len() as u32),
+            finish_reason: Some("length".into()),
+            outcome: Outcome::Completed,
+            chunks: tokens
+                .iter()
+                .map(|t| Chunk {
+                    t_ns: t * MS,
+                    kind: ChunkKind::Text,
+                    chars: 1,
+                })
+                .collect(),
+        }
+    }
+
+    fn failed(request_: u32, due: i64, done: i64) -> RequestRecord {
+        let outcome = Outcome::Failed {
+            kind: "timeout".into(),
+            error: String::new(),
+        };
+        RequestRecord {
+            outcome,
+            completion_tokens: None,
+            ..request(request_, due, due, &[], done)
+        }
+    }
+
+    fn open_point(limits: Option<Limits>, records: &[RequestRecord]) -> Point {
+        let load = Load::Open {
+            arrivals: "constant".parse().unwrap(),
+            rate_req_per_s: Some(1.0),
+        };
+        let plan = PointPlan {
+            load,
+            requests: records.len() as u64,
+            warmup: 0,
+            seeds: vec![1],
+        };
+        point(&plan, limits, records)
+    }
+
+    /// Two requests, worked out by hand from the table of definitions.
+    fn two() -> Vec<RequestRecord> {
+        vec![
+            request(0, 0, 2, &[102, 202, 402], 500),
+            request(1, 1000, 1004, &[1104, 1204], 1500),
+        ]
+    }
+
+    #[test]
+    fn latencies_are_as_defined() {
+        let l = open_point(None, &two()).latency;
+        let mean = |s: Option<Statistic>| s.unwrap().mean;
+        // From the send 100 and 100, from the schedule 102 and 104.
+        assert_eq!((mean(l.ttft_ms), mean(l.ttft_from_schedule_ms)), (100.0, 103.0));
+        // From the send 0.498 and 0.496, from the schedule 0.5 and 0.5.
+        assert_eq!((mean(l.e2e_s), mean(l.e2e_from_schedule_s)), (0.497, 0.5));
+        // (402 − 102)/2 = 150 and (1204 − 1104)/1 = 100.
+        assert_eq!(mean(l.tpot_ms), 125.0);
+        // 100, 200 and 100.
+        assert_eq!((l.itl_ms.unwrap().n, l.itl_ms.unwrap().max), (3, 200.0));
+        // 2/0.3 and 1/0.1.
+        assert_eq!(mean(l.decode_tok_per_s), rounded((2.0 / 0.3 + 10.0) / 2.0));
+        assert_eq!((mean(l.completion_tokens), mean(l.schedule_delay_ms)), (2.5, 3.0));
+        assert_eq!((l.itl_tokens_per_chunk, l.cached_prompt_tokens), (None, None));
+    }
+
+    #[test]
+    fn rates_are_as_defined() {
+        let r = open_point(None, &two()).repeats[0].rates.clone();
+        // One gap of one second; two completed in 1.5 s; the last is due at 1.0 s.
+        assert_eq!(
+            (r.offered_req_per_s, r.window_s, r.drain_tail_s),
+            (Some(1.0), Some(1.5), Some(0.5))
+        );
+        assert_eq!(r.request_throughput_req_per_s, Some(rounded(2.0 / 1.5)));
+        assert_eq!(r.completed_per_offered, Some(rounded(2.0 / 1.5)));
+        // One completion after the first, in 1.0 s.
+        assert_eq!(r.completed_per_offered_steady, Some(1.0));
+        // Five tokens from the first send (2 ms) to the last token (1204 ms); three of them not first ones.
+        assert_eq!(r.output_throughput_tok_per_s, Some(rounded(5.0 / 1.202)));
+        assert_eq!(r.aggregate_decode_tok_per_s, Some(rounded(3.0 / 1.102)));
+        assert_eq!(r.goodput_req_per_s, None);
+    }
+
+    #[test]
+    fn goodput_counts_what_met_every_stated_limit() {
+        let goodput = |ttft_ms, tpot_ms| {
+            let limits = Some(Limits { ttft_ms, tpot_ms });
+            open_point(limits, &two()).repeats[0].rates.goodput_req_per_s
+        };
+        assert_eq!(goodput(Some(100.0), None), Some(rounded(2.0 / 1.5)));
+        assert_eq!(goodput(Some(100.0), Some(120.0)), Some(rounded(1.0 / 1.5)));
+        assert_eq!(goodput(Some(99.0), Some(120.0)), Some(0.0));
+    }
+
+    #[test]
+    fn a_failed_request_is_counted_and_otherwise_absent() {
+        let mut records = two();
+        records.push(failed(2, 1200, 9000));
+        let point = open_point(None, &records);
+        assert_eq!((point.counts.completed, point.counts.failed), (2, 1));
+        assert_eq!(point.latency.e2e_s, open_point(None, &two()).latency.e2e_s);
+        // Its due time belongs to what was offered, its end to nothing.
+        let rates = &point.repeats[0].rates;
+        assert_eq!(
+            (rates.offered_req_per_s, rates.window_s),
+            (Some(rounded(2.0 / 1.2)), Some(1.5))
+        );
+        assert_eq!(rates.drain_tail_s, Some(0.3));
+    }
+
+    #[test]
+    fn when_all_fail_there_are_counts_and_no_figures() {
+        let point = open_point(None, &[failed(0, 0, 10), failed(1, 100, 110)]);
+        assert_eq!(point.counts.failures, [("timeout".to_owned(), 2)].into());
+        let only_delay = Latencies {
+            schedule_delay_ms: point.latency.schedule_delay_ms,
+            ..Latencies::default()
+        };
+        assert_eq!(point.latency, only_delay);
+        let r = &point.repeats[0].rates;
+        assert_eq!(
+            (r.request_throughput_req_per_s, r.window_s, r.drain_tail_s),
+            (None, None, None)
+        );
+    }
+
+    #[test]
+    fn a_late_client_makes_its_point_invalid() {
+        let point = open_point(None, &[request(0, 0, 11, &[20], 30)]);
+        assert!(!point.valid && !point.repeats[0].valid);
+        assert_eq!(
+            point.invalid,
+            ["repeat 1: the p99 of the schedule delay is 11 ms, above 10 ms: the client sent late"]
+        );
+        assert!(open_point(None, &[request(0, 0, 10, &[20], 30)]).valid);
+    }
+
+    #[test]
+    fn a_missing_token_count_takes_the_sums_away_but_not_the_others() {
+        let mut records = two();
+        records[1].completion_tokens = None;
+        let point = open_point(None, &records);
+        assert_eq!(point.counts.without_usage, 1);
+        let r = &point.repeats[0].rates;
+        assert_eq!(
+            (r.output_throughput_tok_per_s, r.aggregate_decode_tok_per_s),
+            (None, None)
+        );
+        assert_eq!(
+            (point.latency.tpot_ms.unwrap().n, point.latency.ttft_ms.unwrap().n),
+            (1, 2)
+        );
+    }
+
+    #[test]
+    fn one_token_has_no_time_per_token() {
+        let l = open_point(None, &[request(0, 0, 0, &[10], 20)]).latency;
+        assert_eq!((l.tpot_ms, l.itl_ms, l.decode_tok_per_s), (None, None, None));
+        assert!(l.ttft_ms.is_some());
+    }
+
+    #[test]
+    fn requests_in_flight_are_counted_at_each_arrival() {
+        // Answers take 25 ms, one due every 10 ms: 1, 2, 3, 3, 3, 3.
+        let records: Vec<_> = (0..6)
+            .map(|i: u32| i64::from(i) * 10)
+            .zip(0..)
+            .map(|(due, i)| request(i, due, due, &[due + 20], due + 25))
+            .collect();
+        let r = &open_point(None, &records).repeats[0].rates;
+        assert_eq!(
+            (r.in_flight_first_third, r.in_flight_last_third),
+            (Some(1.5), Some(3.0))
+        );
+    }
+}

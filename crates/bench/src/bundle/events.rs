@@ -34,6 +34,9 @@ pub enum EventsError {
         /// What is wrong with it.
         what: String,
     },
+    /// The file's inner structure is broken.
+    #[error("events.parquet: the file is damaged")]
+    Damaged,
     /// A row that cannot be what was recorded.
     #[error("events.parquet: row {row}: {what}")]
     Row {
@@ -333,6 +336,12 @@ pub fn write_events(records: &[RequestRecord]) -> Result<Vec<u8>, EventsError> {
 
 /// The requests in the bytes of an event file.
 pub fn read_events(bytes: Vec<u8>) -> Result<Vec<RequestRecord>, EventsError> {
+    // The Parquet reader panics on some damaged files instead of refusing them (parquet 60: "Decoder for dict should
+    // have been set").
+    std::panic::catch_unwind(|| read(bytes)).unwrap_or(Err(EventsError::Damaged))
+}
+
+fn read(bytes: Vec<u8>) -> Result<Vec<RequestRecord>, EventsError> {
     let reader = ParquetRecordBatchReaderBuilder::try_new(Bytes::from(bytes))?;
     check_columns(reader.schema())?;
     let mut records: Vec<RequestRecord> = Vec::new();
