@@ -1,0 +1,98 @@
+//! One matrix: from its difference to packed factors, in the two steps between which the budget is shared out.
+
+use super::account::{CHOICES, overhead_bits};
+use super::allocate::{Allocation, Item, allocate};
+use super::factor::{Factors, factor};
+use super::linalg::{LinalgError, Matrix};
+use super::options::Method;
+use super::quantise::{Approximation, InputMoments, quantise, store_f16};
+use super::{account, delta_come, low_rank, prinmix};
+
+/// A matrix that shares in a common budget may take this many times the ranks that its own budget holds at the
+/// smallest width.
+const CANDIDATES: usize = 2;
+
+/// A matrix's factors and what each of its ranks may become.
+#[derive(Debug)]
+pub(crate) struct Candidates {
+    pub factors: Factors,
+    pub kind: Kind,
+}
+
+#[derive(Debug)]
+pub(crate) enum Kind {
+    /// Widths are still to be chosen.
+    Open(Vec<Item<5>>),
+    /// Widths follow from the rank order.
+    Fixed(Vec<u8>),
+    /// f16, no codes.
+    Halves,
+}
+
+/// Bits for the ranks of a matrix with its own budget.
+pub(crate) fn own_budget(name: &str, inputs: usize, outputs: usize, ratio: f64) -> u64 {
+    let budget = account::budget_bits(inputs, outputs, ratio);
+    budget.saturating_sub(overhead_bits(name, (budget / 8) as usize))
+}
+
+/// Factors `delta`; `energy` is the output energy that errors are relative to, `budget` the matrix's own in bits.
+pub(crate) fn prepare(
+    delta: &Matrix<f32>,
+    moments: &InputMoments,
+    method: Method,
+    budget: u64,
+    energy: f64,
+) -> Result<Candidates, LinalgError> {
+    let (outputs, inputs) = (delta.rows, delta.cols);
+    let full = outputs.min(inputs);
+    let (keep, fixed) = match method {
+        Method::Prinmix | Method::Best => {
+            let smallest = account::rank_bits(inputs, outputs, CHOICES[1]);
+            (CANDIDATES * (budget / smallest) as usize + 8, None)
+        }
+        Method::DeltaCome => {
+            let widths = delta_come::widths(inputs, outputs, full, budget);
+            (widths.len(), Some(widths))
+        }
+        Method::LowRank => (low_rank::ranks(inputs, outputs, budget), None),
+    };
+    let factors = factor(delta, &moments.c, method.norm(), method.order(), keep)?;
+    let kind = match (method, fixed) {
+        (Method::LowRank, _) => Kind::Halves,
+        (_, Some(mut widths)) => {
+            widths.truncate(factors.s.len());
+            Kind::Fixed(widths)
+        }
+        (_, None) => Kind::Open(prinmix::items(&factors, moments, energy)),
+    };
+    Ok(Candidates { factors, kind })
+}
+
+impl Candidates {
+    /// Chooses widths within the matrix's own `budget`, if they are open.
+    pub fn allocate(&self, budget: u64) -> Option<Allocation> {
+        match &self.kind {
+            Kind::Open(items) => Some(allocate(items, budget)),
+            Kind::Fixed(_) | Kind::Halves => None,
+        }
+    }
+
+    /// Quantises with the given choices (indices into [`CHOICES`]), which only open widths need.
+    pub fn quantise(
+        &self,
+        delta: &Matrix<f32>,
+        moments: &InputMoments,
+        choices: &[usize],
+    ) -> Result<Approximation, LinalgError> {
+        let fixed: Vec<(usize, u8)> = match &self.kind {
+            Kind::Halves => return Ok(store_f16(delta, &self.factors)),
+            Kind::Fixed(widths) => {
+                let chosen: Vec<_> = widths.iter().copied().enumerate().collect();
+                return quantise(delta, moments, &self.factors, &chosen, false);
+            }
+            Kind::Open(_) => choices.iter().map(|&c| CHOICES[c]).enumerate().collect(),
+        };
+        let chosen: Vec<_> = fixed.into_iter().filter(|&(_, bits)| bits > 0).collect();
+        quantise(delta, moments, &self.factors, &chosen, true)
+    }
+}

@@ -1,0 +1,195 @@
+//! Quantises factors: V by GPTQ, then U against what V really became, then packs both.
+
+use half::f16;
+
+use super::factor::Factors;
+use super::gptq::{Hessian, Quantised, quantise_ranks, quantise_rows};
+use super::linalg::{LinalgError, Matrix, product, solve};
+use crate::artifact::{PackedBand, PackedLinear, PackedRows};
+
+/// Share of the mean diagonal that GPTQ adds to the Hessian of V's columns.
+pub(crate) const V_DAMPING: f64 = 0.01;
+/// The same for the Hessian over ranks.
+const U_DAMPING: f64 = 0.001;
+/// The same for the system of the target correction.
+const TARGET_DAMPING: f64 = 1e-4;
+
+/// Singular values are stored in f16 multiples of a unit that puts the largest near this value.
+const LARGEST_STORED: f64 = 16384.0;
+
+/// The second moments of a linear's inputs, and what is derived from them.
+#[derive(Debug)]
+pub(crate) struct InputMoments {
+    /// `C = X Xᵀ / n`.
+    pub c: Matrix<f64>,
+    /// `C`, damped and factored for V.
+    pub hessian: Hessian,
+}
+
+impl InputMoments {
+    pub fn new(c: Matrix<f64>) -> Result<Self, LinalgError> {
+        let hessian = Hessian::new(&c, V_DAMPING)?;
+        Ok(Self { c, hessian })
+    }
+}
+
+/// A quantised difference and what it stands for.
+#[derive(Debug)]
+pub(crate) struct Approximation {
+    pub packed: PackedLinear,
+    /// The dense difference that the packed factors stand for.
+    pub dense: Matrix<f32>,
+}
+
+/// Quantises the ranks `chosen` (rank, bits) of `factors`. With `correct`, U is first re-solved against the quantised
+/// V (PrinMix's reconstruction target correction).
+pub(crate) fn quantise(
+    delta: &Matrix<f32>,
+    moments: &InputMoments,
+    factors: &Factors,
+    chosen: &[(usize, u8)],
+    correct: bool,
+) -> Result<Approximation, LinalgError> {
+    let (inputs, outputs) = (delta.cols, delta.rows);
+    let indices: Vec<usize> = chosen.iter().map(|&(rank, _)| rank).collect();
+    let bits: Vec<u8> = chosen.iter().map(|&(_, bits)| bits).collect();
+    let (unit, s) = store_singular_values(indices.iter().map(|&i| factors.s[i]));
+    let v = quantise_rows(factors.v.select_rows(&indices), &bits, &moments.hessian);
+
+    // G = diag(ŝ) V̂, H = G C Gᵀ.
+    let g = scaled(&v.values, unit, &s);
+    let wide = g.to_f64();
+    let gc = product(wide.view(), moments.c.view());
+    let h = product(gc.view(), wide.view().transpose());
+    // Inputs that are zero throughout leave nothing to correct for.
+    let target = if correct && h.mean_diagonal() > 0.0 {
+        // T = ΔW C Gᵀ (H + λI)⁻¹, transposed: (H + λI) Tᵀ = G C ΔWᵀ.
+        let mut target = product(gc.view(), delta.to_f64().view().transpose());
+        let mut damped = h.clone();
+        let lambda = TARGET_DAMPING * h.mean_diagonal();
+        for i in 0..damped.rows {
+            damped.row_mut(i)[i] += lambda;
+        }
+        solve(&damped, &mut target)?;
+        target.to_f32()
+    } else {
+        factors.u.select_rows(&indices)
+    };
+    let u = if chosen.is_empty() {
+        Quantised::empty(0, outputs)
+    } else {
+        quantise_ranks(target, &bits, &Hessian::new(&h, U_DAMPING)?)
+    };
+    let dense = product(u.values.view().transpose(), g.view());
+    Ok(Approximation {
+        packed: pack(inputs, outputs, unit, &s, &bits, &v, &u),
+        dense,
+    })
+}
+
+/// Stores the factors of the ranks in f16, without codes: the low-rank baseline.
+pub(crate) fn store_f16(delta: &Matrix<f32>, factors: &Factors) -> Approximation {
+    let (inputs, outputs) = (delta.cols, delta.rows);
+    let (unit, s) = store_singular_values(factors.s.iter().copied());
+    let halve = |m: &Matrix<f32>| {
+        let data = m.data.iter().map(|&x| f16::from_f32(x)).collect::<Vec<_>>();
+        Matrix::from_vec(m.rows, m.cols, data)
+    };
+    let widen = |m: &Matrix<f16>| Matrix::from_vec(m.rows, m.cols, m.data.iter().map(|x| x.to_f32()).collect());
+    let (u, v) = (halve(&factors.u), halve(&factors.v));
+    let dense = product(widen(&u).view().transpose(), scaled(&widen(&v), unit, &s).view());
+    let rows = |m: &Matrix<f16>| PackedRows {
+        codes: pack_f16(m),
+        ..PackedRows::default()
+    };
+    let band = PackedBand {
+        bits: 16,
+        ranks: s.len(),
+        v: rows(&v),
+        u: rows(&u),
+    };
+    Approximation {
+        packed: PackedLinear {
+            inputs,
+            outputs,
+            unit,
+            bands: if s.is_empty() { Vec::new() } else { vec![band] },
+            s,
+        },
+        dense,
+    }
+}
+
+fn pack_f16(m: &Matrix<f16>) -> Vec<u8> {
+    let padded = deltamux_kernels::lowbit::row_bytes(m.cols, 16);
+    let mut out = Vec::with_capacity(m.rows * padded);
+    for i in 0..m.rows {
+        out.extend(m.row(i).iter().flat_map(|x| x.to_le_bytes()));
+        out.resize((i + 1) * padded, 0);
+    }
+    out
+}
+
+fn store_singular_values(s: impl Iterator<Item = f64> + Clone) -> (f32, Vec<f16>) {
+    let largest = s.clone().fold(0.0, f64::max);
+    let unit = if largest > 0.0 {
+        (largest / LARGEST_STORED) as f32
+    } else {
+        1.0
+    };
+    // A rank that is stored at all must not vanish: the target correction can still make use of it.
+    let stored = s.map(|s| f16::from_f64(s / f64::from(unit)).max(f16::MIN_POSITIVE));
+    (unit, stored.collect())
+}
+
+fn scaled(v: &Matrix<f32>, unit: f32, s: &[f16]) -> Matrix<f32> {
+    let mut g = v.clone();
+    for (i, s) in s.iter().enumerate() {
+        let s = s.to_f32() * unit;
+        g.row_mut(i).iter_mut().for_each(|x| *x *= s);
+    }
+    g
+}
+
+/// Sorts the ranks into bands, widest first, and packs their rows.
+fn pack(
+    inputs: usize,
+    outputs: usize,
+    unit: f32,
+    s: &[f16],
+    bits: &[u8],
+    v: &Quantised,
+    u: &Quantised,
+) -> PackedLinear {
+    let mut stored = Vec::with_capacity(s.len());
+    let mut bands = Vec::new();
+    for width in deltamux_kernels::lowbit::WIDTHS {
+        let ranks: Vec<usize> = (0..bits.len()).filter(|&i| bits[i] == width).collect();
+        if ranks.is_empty() {
+            continue;
+        }
+        stored.extend(ranks.iter().map(|&i| s[i]));
+        let rows = |q: &Quantised| {
+            let mut rows = PackedRows::default();
+            for &i in &ranks {
+                deltamux_kernels::lowbit::pack_row(q.codes.row(i), width, &mut rows.codes);
+                rows.scales.extend_from_slice(q.scales.row(i));
+                rows.zeros.extend_from_slice(q.zeros.row(i));
+            }
+            rows
+        };
+        bands.push(PackedBand {
+            bits: width,
+            ranks: ranks.len(),
+            v: rows(v),
+            u: rows(u),
+        });
+    }
+    PackedLinear {
+        inputs,
+        outputs,
+        unit,
+        s: stored,
+        bands,
+    }
+}
