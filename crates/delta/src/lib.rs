@@ -1,7 +1,14 @@
 //! Compression of a fine-tune's difference to its base, and the artifact that holds it.
+//!
+//! [`compress`] makes an artifact directory, [`Artifact`] reads one, [`restore`] turns it back into a checkpoint.
 
 pub mod artifact;
-mod shapes;
+pub mod compress;
+mod restore;
 mod tensor_file;
 
 pub use artifact::{Artifact, ArtifactError};
+pub use compress::{
+    Budget, CalibrationSource, CompressError, CompressOptions, EmbeddingPolicy, Method, Stage, compress,
+};
+pub use restore::{RestoreError, Restored, restore};

@@ -3,7 +3,6 @@
 use std::io::{self, BufWriter, Write as _};
 use std::path::Path;
 
-use deltamux_model::DType;
 use sha2::{Digest, Sha256};
 
 /// A tensor to be written: its place in the header.
@@ -17,15 +16,6 @@ pub(crate) struct TensorSpec {
     pub shape: Vec<usize>,
     /// Length in bytes.
     pub bytes: usize,
-}
-
-/// Safetensors' name and element size of a type.
-pub(crate) fn dtype_name(dtype: DType) -> (&'static str, usize) {
-    match dtype {
-        DType::Bf16 => ("BF16", 2),
-        DType::F16 => ("F16", 2),
-        DType::F32 => ("F32", 4),
-    }
 }
 
 /// A safetensors file that is being written.

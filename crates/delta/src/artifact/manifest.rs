@@ -142,7 +142,7 @@ pub struct Totals {
     pub linear_bf16_bytes: u64,
     /// `linear_bytes / linear_bf16_bytes`; absent when no linear changed.
     pub linear_ratio: Option<f64>,
-    /// Everything else in the packed file and the text files.
+    /// Everything else in the packed file and the text files; in the manifest itself, without the manifest.
     pub other_bytes: u64,
 }
 
@@ -236,7 +236,17 @@ impl Manifest {
             if !seen.insert(&linear.name) {
                 return Err(format!("`linears` lists `{}` twice", linear.name));
             }
-            linear.widths()?;
+            let stored: usize = linear
+                .widths()?
+                .iter()
+                .map(|&(_, ranks)| ranks)
+                .fold(0, usize::saturating_add);
+            if stored != linear.ranks {
+                return Err(format!(
+                    "`{}` has {} ranks, but its widths add up to {stored}",
+                    linear.name, linear.ranks
+                ));
+            }
             if linear.shape.iter().any(|&n| n == 0 || n > MAX_DIMENSION) {
                 return Err(format!(
                     "`{}` has shape {:?}; expected dimensions from 1 to {MAX_DIMENSION}",
@@ -313,7 +323,7 @@ impl LinearInfo {
                 }
             }
         }
-        widths.sort_by(|a, b| b.0.cmp(&a.0));
+        widths.sort_by_key(|&(bits, _)| std::cmp::Reverse(bits));
         Ok(widths)
     }
 }

@@ -17,10 +17,13 @@ use std::path::{Path, PathBuf};
 
 use deltamux_model::{ModelConfig, VariantWeights};
 
-pub use layout::{PackedBand, PackedLinear, header_entry_bytes, packed_bytes};
+pub(crate) use layout::FIXED_BYTES;
+pub use layout::{PackedBand, PackedLinear, PackedRows, header_entry_bytes, packed_bytes};
+pub(crate) use manifest::check_name;
 pub use manifest::{
     BaseInfo, CalibrationInfo, EmbeddingInfo, FORMAT_VERSION, FileInfo, LinearInfo, Manifest, RelError, Totals,
 };
+pub(crate) use reader::{EMBEDDING, EmbeddingNames, HEAD, vector_lengths};
 pub use verify::Inspection;
 pub use writer::{ArtifactWriter, Target};
 

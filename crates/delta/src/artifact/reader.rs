@@ -5,14 +5,26 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use deltamux_kernels::{LowRankDelta, PackedMatrix};
+use deltamux_model::weights_file::{self, StoredTensor};
+use deltamux_model::{DType, TensorView};
 use deltamux_model::{EmbeddingDelta, LinearId, ModelConfig, VariantWeights};
-use half::{bf16, f16};
-use safetensors::{Dtype, SafeTensors};
+use half::bf16;
 
 use super::layout::{Owner, decode, read_widths};
 use super::verify::check_widths;
 use super::{Artifact, ArtifactError, DELTA_FILE};
-use crate::shapes::{linear_shape, vector_shapes};
+
+/// Length of every norm and bias of the base, by tensor name.
+pub(crate) fn vector_lengths(config: &ModelConfig) -> BTreeMap<String, usize> {
+    config
+        .tensors()
+        .into_iter()
+        .filter_map(|(name, shape)| match shape[..] {
+            [length] => Some((name, length)),
+            _ => None,
+        })
+        .collect()
+}
 
 /// Names of a matrix's packed factors, exact rows with their indices, or whole replacement.
 pub(crate) struct EmbeddingNames {
@@ -63,45 +75,23 @@ pub(crate) struct Tensors<'a> {
     path: &'a Path,
     mapped: &'a Mapped,
     data: usize,
-    entries: BTreeMap<String, Entry>,
-}
-
-#[derive(Clone)]
-struct Entry {
-    dtype: Dtype,
-    shape: Vec<usize>,
-    start: usize,
-    end: usize,
+    entries: BTreeMap<String, StoredTensor>,
 }
 
 /// One tensor of a packed file.
 pub(crate) struct Tensor<'a> {
     tensors: &'a Tensors<'a>,
-    entry: &'a Entry,
+    entry: &'a StoredTensor,
 }
 
 impl<'a> Tensors<'a> {
     pub fn parse(mapped: &'a Mapped, path: &'a Path) -> Result<Self, ArtifactError> {
-        let (header, metadata) = SafeTensors::read_metadata(mapped.bytes())
-            .map_err(|e| ArtifactError::invalid(path, format!("not a valid safetensors file: {e}")))?;
-        let entries = metadata
-            .tensors()
-            .into_iter()
-            .map(|(name, info)| {
-                let entry = Entry {
-                    dtype: info.dtype,
-                    shape: info.shape.clone(),
-                    start: info.data_offsets.0,
-                    end: info.data_offsets.1,
-                };
-                (name, entry)
-            })
-            .collect();
+        let (data, header) = weights_file::parse(mapped.bytes()).map_err(|e| ArtifactError::invalid(path, e))?;
         Ok(Self {
             path,
             mapped,
-            data: 8 + header,
-            entries,
+            data,
+            entries: header.tensors,
         })
     }
 
@@ -125,15 +115,15 @@ impl<'a> Tensors<'a> {
 
 impl<'a> Tensor<'a> {
     pub fn len(&self) -> usize {
-        self.entry.end - self.entry.start
+        self.entry.end - self.entry.begin
     }
 
     pub fn offset(&self) -> usize {
-        self.entry.start
+        self.entry.begin
     }
 
     pub fn bytes(&self) -> &'a [u8] {
-        &self.tensors.mapped.bytes()[self.tensors.data..][self.entry.start..self.entry.end]
+        &self.tensors.mapped.bytes()[self.tensors.data..][self.entry.begin..self.entry.end]
     }
 
     fn shape(&self) -> &[usize] {
@@ -141,34 +131,25 @@ impl<'a> Tensor<'a> {
     }
 
     fn packed(&self, inputs: usize, outputs: usize) -> Result<LowRankDelta, String> {
-        if self.entry.dtype != Dtype::U8 {
-            return Err(format!("has type {:?}, but packed factors are U8", self.entry.dtype));
+        if self.entry.dtype != "U8" {
+            return Err(format!("has type {}, but packed factors are U8", self.entry.dtype));
         }
-        let start = self.tensors.data + self.entry.start;
+        let start = self.tensors.data + self.entry.begin;
         decode(&self.tensors.mapped.0, start, self.len(), inputs, outputs)
     }
 
     /// Elements of a float tensor; NaN and infinity are refused.
     fn floats(&self) -> Result<Vec<f32>, String> {
-        let bytes = self.bytes();
-        let values: Vec<f32> = match self.entry.dtype {
-            Dtype::BF16 => bytes
-                .chunks_exact(2)
-                .map(|b| bf16::from_le_bytes([b[0], b[1]]).to_f32())
-                .collect(),
-            Dtype::F16 => bytes
-                .chunks_exact(2)
-                .map(|b| f16::from_le_bytes([b[0], b[1]]).to_f32())
-                .collect(),
-            Dtype::F32 => bytes
-                .chunks_exact(4)
-                .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
-                .collect(),
-            other => return Err(format!("has type {other:?}, but exact weights are BF16, F16 or F32")),
+        let dtype = DType::from_name(&self.entry.dtype)
+            .ok_or_else(|| format!("has type {}, but exact weights are BF16, F16 or F32", self.entry.dtype))?;
+        let view = TensorView {
+            dtype,
+            shape: self.shape(),
+            bytes: self.bytes(),
         };
-        match values.iter().position(|v| !v.is_finite()) {
-            Some(at) => Err(format!("holds {} at index {at}", values[at])),
-            None => Ok(values),
+        match view.first_non_finite() {
+            Some((at, value)) => Err(format!("holds {value} at index {at}")),
+            None => Ok(view.to_f32()),
         }
     }
 }
@@ -187,19 +168,23 @@ pub(crate) fn load(artifact: &Artifact, base: &ModelConfig) -> Result<VariantWei
         let id = LinearId::from_weight(&format!("{}.weight", info.name))
             .filter(|id| id.layer < base.num_layers)
             .ok_or_else(|| tensors.invalid(format!("the base has no linear `{}`", info.name)))?;
-        let (outputs, inputs) = linear_shape(base, id.kind);
+        let (outputs, inputs) = base.linear_shape(id.kind);
         if info.shape != [outputs, inputs] {
             return Err(tensors.invalid(format!(
                 "`{}` has shape {:?}, but the base's is [{outputs}, {inputs}]",
                 info.name, info.shape
             )));
         }
+        if info.ranks == 0 {
+            continue; // its share of the budget held no rank: nothing is stored
+        }
         let tensor = tensors.expect(&info.name)?;
         let named = |e: String| tensors.invalid(format!("`{}`: {e}", info.name));
         check_widths(info, &read_widths(tensor.bytes()).map_err(named)?).map_err(|e| tensors.invalid(e))?;
         linears.insert(id, tensor.packed(inputs, outputs).map_err(named)?);
     }
-    let listed: BTreeSet<&str> = manifest.linears.iter().map(|l| l.name.as_str()).collect();
+    let stored = manifest.linears.iter().filter(|l| l.ranks > 0);
+    let listed: BTreeSet<&str> = stored.map(|l| l.name.as_str()).collect();
     let extra: Vec<&str> = tensors
         .entries
         .keys()
@@ -210,7 +195,7 @@ pub(crate) fn load(artifact: &Artifact, base: &ModelConfig) -> Result<VariantWei
         return Err(tensors.invalid(format!("tensors that the manifest does not list: {}", list(&extra))));
     }
 
-    let shapes = vector_shapes(base);
+    let shapes = vector_lengths(base);
     let mut vectors = HashMap::new();
     for name in &manifest.vectors {
         let tensor = tensors.expect(name)?;
@@ -245,7 +230,7 @@ pub(crate) fn load(artifact: &Artifact, base: &ModelConfig) -> Result<VariantWei
 
 /// Refuses tensors that belong to no part of the base, before a missing one is reported: a foreign prefix makes both.
 fn refuse_foreign(tensors: &Tensors<'_>, base: &ModelConfig) -> Result<(), ArtifactError> {
-    let vectors = vector_shapes(base);
+    let vectors = vector_lengths(base);
     let mut known: BTreeSet<&str> = vectors.keys().map(String::as_str).collect();
     for names in [&EMBEDDING, &HEAD] {
         known.extend([names.factors, names.rows, names.row_ids, names.full]);
@@ -304,7 +289,7 @@ fn embedding(
         let values = tensor
             .floats()
             .map_err(|e| tensors.invalid(format!("`{}` {e}", names.full)))?;
-        let packed = if tensor.entry.dtype == Dtype::BF16 {
+        let packed = if tensor.entry.dtype == DType::Bf16.name() {
             let exact: Vec<bf16> = values.into_iter().map(bf16::from_f32).collect();
             PackedMatrix::from_bf16(&exact, vocab, hidden)
         } else {
@@ -349,9 +334,9 @@ fn rows(
     let &[count, width] = values.shape() else {
         return Err(tensors.invalid(format!("`{}` is not a matrix", names.rows)));
     };
-    if width != hidden || ids.shape() != [count] || ids.entry.dtype != Dtype::U32 {
+    if width != hidden || ids.shape() != [count] || ids.entry.dtype != "U32" {
         return Err(tensors.invalid(format!(
-            "`{}` has shape {:?} and `{}` {:?} of type {:?}; expected [n, {hidden}] and [n] of type U32",
+            "`{}` has shape {:?} and `{}` {:?} of type {}; expected [n, {hidden}] and [n] of type U32",
             names.rows,
             values.shape(),
             names.row_ids,

@@ -60,12 +60,15 @@ impl Artifact {
         let mut linears = BTreeMap::new();
         let mut totals = Totals::default();
         for linear in &self.manifest.linears {
+            totals.linear_bf16_bytes += 2 * (linear.shape[0] * linear.shape[1]) as u64;
+            if linear.ranks == 0 {
+                continue;
+            }
             let tensor = tensors.expect(&linear.name)?;
             let found = read_widths(tensor.bytes()).map_err(|e| invalid(format!("`{}`: {e}", linear.name)))?;
             check_widths(linear, &found).map_err(invalid)?;
             let bytes = (tensor.len() + header_entry_bytes(&linear.name, tensor.len(), tensor.offset())) as u64;
             totals.linear_bytes += bytes;
-            totals.linear_bf16_bytes += 2 * (linear.shape[0] * linear.shape[1]) as u64;
             linears.insert(linear.name.clone(), bytes);
         }
         totals.linear_ratio =

@@ -140,6 +140,11 @@ impl ArtifactWriter {
         self.raw(name, "U8", vec![bytes.len()], bytes);
     }
 
+    /// Bytes of the tensors added so far, without headers.
+    pub fn bytes(&self) -> u64 {
+        self.tensors.iter().map(|(spec, _)| spec.bytes as u64).sum()
+    }
+
     /// Adds a tensor of any type (`dtype` is safetensors' name) as it is.
     pub fn raw(&mut self, name: &str, dtype: &'static str, shape: Vec<usize>, bytes: Vec<u8>) {
         let spec = TensorSpec {

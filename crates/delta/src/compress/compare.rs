@@ -1,0 +1,112 @@
+//! Whether a fine-tune can be a difference to a base at all.
+
+use deltamux_model::{Checkpoint, LinearId};
+use rayon::prelude::*;
+
+use super::error::CompressError;
+use super::linalg::Matrix;
+
+/// Above this `‖ΔW‖ / ‖W‖` over all linears the base is taken for the wrong one: fine-tunes stay below 0.3, and
+/// unrelated weights of equal size are at √2.
+pub const LARGEST_DIFFERENCE: f64 = 0.7;
+
+/// Refuses configurations that differ in what changes the arithmetic, naming every field with both values.
+pub(crate) fn check_configs(base: &Checkpoint, finetuned: &Checkpoint) -> Result<(), CompressError> {
+    let ours = base.config().arithmetic_fields();
+    let theirs = finetuned.config().arithmetic_fields();
+    let differing: Vec<String> = ours
+        .iter()
+        .zip(&theirs)
+        .filter(|(a, b)| a != b)
+        .map(|((name, a), (_, b))| format!("{name} is {b}, but {a} in the base {}", base.dir().display()))
+        .collect();
+    if differing.is_empty() {
+        return Ok(());
+    }
+    Err(CompressError::Mismatch {
+        finetuned: finetuned.dir().to_path_buf(),
+        what: format!(
+            "{}; a variant shares the base's arithmetic, so compress it against the base it was tuned from",
+            differing.join("; ")
+        ),
+    })
+}
+
+/// The linears that changed, in model order, and `‖ΔW‖ / ‖W‖` over all linears.
+pub(crate) fn changed_linears(
+    base: &Checkpoint,
+    finetuned: &Checkpoint,
+) -> Result<(Vec<LinearId>, f64), CompressError> {
+    let ids: Vec<LinearId> = base.config().linears().collect();
+    let measured: Vec<(f64, f64)> = ids
+        .par_iter()
+        .map(|&id| {
+            let (base, finetuned) = weights(base, finetuned, id)?;
+            let square = |x: f32| f64::from(x) * f64::from(x);
+            let size: f64 = base.data.iter().map(|&w| square(w)).sum();
+            let difference = base
+                .data
+                .iter()
+                .zip(&finetuned.data)
+                .map(|(&w, &t)| square(t - w))
+                .sum();
+            Ok((difference, size))
+        })
+        .collect::<Result<_, CompressError>>()?;
+    let changed = ids
+        .iter()
+        .zip(&measured)
+        .filter(|(_, (difference, _))| *difference > 0.0)
+        .map(|(&id, _)| id)
+        .collect();
+    let (difference, size) = measured.iter().fold((0.0, 0.0), |sum, m| (sum.0 + m.0, sum.1 + m.1));
+    let relative = if difference > 0.0 {
+        (difference / size).sqrt()
+    } else {
+        0.0
+    };
+    Ok((changed, relative))
+}
+
+/// Refuses a difference that no fine-tune makes.
+pub(crate) fn check_difference(
+    base: &Checkpoint,
+    finetuned: &Checkpoint,
+    relative: f64,
+    force: bool,
+) -> Result<(), CompressError> {
+    if relative <= LARGEST_DIFFERENCE || force {
+        return Ok(());
+    }
+    Err(CompressError::Mismatch {
+        finetuned: finetuned.dir().to_path_buf(),
+        what: format!(
+            "its linears differ from those of {} by {relative:.2} of their size (‖ΔW‖/‖W‖; at most {LARGEST_DIFFERENCE} is expected), so that is not the base it was tuned from; give the right --base, or --force to go on",
+            base.dir().display()
+        ),
+    })
+}
+
+/// `ΔW = W' − W` of a linear, `[outputs, inputs]`.
+pub(crate) fn difference(
+    base: &Checkpoint,
+    finetuned: &Checkpoint,
+    id: LinearId,
+) -> Result<Matrix<f32>, CompressError> {
+    let (base, mut finetuned) = weights(base, finetuned, id)?;
+    finetuned.data.iter_mut().zip(&base.data).for_each(|(t, w)| *t -= w);
+    Ok(finetuned)
+}
+
+fn weights(
+    base: &Checkpoint,
+    finetuned: &Checkpoint,
+    id: LinearId,
+) -> Result<(Matrix<f32>, Matrix<f32>), CompressError> {
+    let (outputs, inputs) = base.config().linear_shape(id.kind);
+    let read = |checkpoint: &Checkpoint| -> Result<Matrix<f32>, CompressError> {
+        let view = checkpoint.expect(&id.weight(), &[outputs, inputs])?;
+        Ok(Matrix::from_vec(outputs, inputs, view.to_f32()))
+    };
+    Ok((read(base)?, read(finetuned)?))
+}

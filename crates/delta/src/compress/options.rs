@@ -1,0 +1,139 @@
+//! What a user may choose.
+
+use super::error::CompressError;
+use super::factor::{Norm, Order};
+use super::{CalibrationSource, EmbeddingPolicy};
+
+/// A compression method.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Method {
+    /// PrinMix: mixed widths by a knapsack, GPTQ for both factors, U corrected for what V became.
+    Prinmix,
+    /// Delta-CoMe: fixed widths 8 + 3 + 2 by rank order, no correction.
+    DeltaCome,
+    /// f16 factors.
+    LowRank,
+    /// PrinMix on factors that are optimal for the outputs (whitened): the best that was measured here.
+    Best,
+}
+
+impl Method {
+    /// The name on the command line and in manifests.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Prinmix => "prinmix",
+            Self::DeltaCome => "delta-come",
+            Self::LowRank => "low-rank",
+            Self::Best => "best",
+        }
+    }
+
+    /// The method of that name.
+    pub fn from_name(name: &str) -> Result<Self, CompressError> {
+        let all = [Self::Prinmix, Self::DeltaCome, Self::LowRank, Self::Best];
+        if name == "bitdelta" {
+            return Err(CompressError::Option(
+                "method bitdelta is not implemented yet; use prinmix, delta-come, low-rank or best".to_string(),
+            ));
+        }
+        all.into_iter().find(|m| m.name() == name).ok_or_else(|| {
+            CompressError::Option(format!(
+                "unknown method `{name}`; known are prinmix, delta-come, low-rank and best"
+            ))
+        })
+    }
+
+    /// Norm in which the factors are optimal.
+    pub(crate) fn norm(self) -> Norm {
+        match self {
+            Self::Best => Norm::Outputs,
+            Self::Prinmix | Self::DeltaCome | Self::LowRank => Norm::Weights,
+        }
+    }
+
+    /// Which ranks are kept when there are too many.
+    pub(crate) fn order(self) -> Order {
+        match self {
+            Self::Prinmix | Self::Best => Order::Energy,
+            Self::DeltaCome | Self::LowRank => Order::SingularValue,
+        }
+    }
+}
+
+/// Over what the storage budget is shared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Budget {
+    /// The whole model: bits move to the matrices that need them (PrinMix and best only).
+    Model,
+    /// Each matrix has its own.
+    Matrix,
+}
+
+impl Budget {
+    /// The name on the command line and in manifests.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Model => "model",
+            Self::Matrix => "matrix",
+        }
+    }
+}
+
+/// How to compress.
+#[derive(Debug, Clone)]
+pub struct CompressOptions {
+    /// Method.
+    pub method: Method,
+    /// Stored bytes of the changed linears over their bf16 bytes, above 0 and at most 1.
+    pub ratio: f64,
+    /// Over what the budget is shared.
+    pub budget: Budget,
+    /// Calibration texts.
+    pub calibration: CalibrationSource,
+    /// What becomes of changed embeddings.
+    pub embeddings: EmbeddingPolicy,
+    /// Name of the variant; `None` takes the name of the output directory.
+    pub name: Option<String>,
+    /// Longest calibration text, in tokens.
+    pub max_text_tokens: usize,
+    /// Threads; 0 means one for each available core. The artifact does not depend on it.
+    pub threads: usize,
+    /// Go on although the base looks like the wrong one, and replace an artifact that exists.
+    pub force: bool,
+}
+
+impl CompressOptions {
+    /// The defaults: PrinMix at 1/16 over the whole model, calibrated on the bundled general set.
+    pub fn new() -> Self {
+        Self {
+            method: Method::Prinmix,
+            ratio: 1.0 / 16.0,
+            budget: Budget::Model,
+            calibration: CalibrationSource::General,
+            embeddings: EmbeddingPolicy::Auto,
+            name: None,
+            max_text_tokens: 2048,
+            threads: 0,
+            force: false,
+        }
+    }
+
+    pub(crate) fn check(&self) -> Result<(), CompressError> {
+        if !(self.ratio > 0.0 && self.ratio <= 1.0) {
+            return Err(CompressError::Option(format!(
+                "ratio {}: expected a share above 0 and at most 1, such as 1/16 or 0.0625",
+                self.ratio
+            )));
+        }
+        if let Some(name) = &self.name {
+            crate::artifact::check_name(name).map_err(CompressError::Option)?;
+        }
+        Ok(())
+    }
+}
+
+impl Default for CompressOptions {
+    fn default() -> Self {
+        Self::new()
+    }
+}

@@ -1,0 +1,49 @@
+//! Text files that travel with a variant: those that differ from the base's.
+
+use std::path::Path;
+
+use crate::artifact::{ArtifactError, FileInfo, TEXT_FILES, Target};
+
+/// Copies the fine-tune's text files that differ from the base's into `target`.
+pub(crate) fn copy(base: &Path, finetuned: &Path, target: &Target) -> Result<Vec<FileInfo>, ArtifactError> {
+    let mut files = Vec::new();
+    for name in TEXT_FILES {
+        let theirs = read(&finetuned.join(name))?;
+        let ours = read(&base.join(name))?;
+        match theirs {
+            Some(text) if ours.as_ref() != Some(&text) => files.push(target.write(name, &text)?),
+            // The base's template file would win over the fine-tune's field in tokenizer_config.json.
+            None if name == "chat_template.jinja" && ours.is_some() => {
+                if let Some(template) = template_field(finetuned)? {
+                    files.push(target.write(name, template.as_bytes())?);
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(files)
+}
+
+fn read(path: &Path) -> std::io::Result<Option<Vec<u8>>> {
+    match fs_err::read(path) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The template in `tokenizer_config.json`: a string, or the entry named `default` of a list.
+fn template_field(dir: &Path) -> Result<Option<String>, ArtifactError> {
+    let path = dir.join("tokenizer_config.json");
+    let Some(text) = read(&path)? else { return Ok(None) };
+    let config: serde_json::Value =
+        serde_json::from_slice(&text).map_err(|e| ArtifactError::invalid(&path, format!("not JSON: {e}")))?;
+    Ok(match config.get("chat_template") {
+        Some(serde_json::Value::String(template)) => Some(template.clone()),
+        Some(serde_json::Value::Array(templates)) => templates
+            .iter()
+            .find(|t| t.get("name").and_then(|n| n.as_str()) == Some("default"))
+            .and_then(|t| t.get("template")?.as_str().map(str::to_owned)),
+        _ => None,
+    })
+}

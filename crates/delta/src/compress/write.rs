@@ -1,0 +1,195 @@
+//! The last step: embeddings, vectors, text files and the manifest, into the target directory.
+
+use std::collections::BTreeMap;
+
+use deltamux_model::Checkpoint;
+
+use super::embeddings::{self, Plan};
+use super::error::CompressError;
+use super::linalg::{Matrix, dot};
+use super::options::{CompressOptions, Method};
+use super::quantise::{Approximation, InputMoments};
+use super::{Compressed, Finished, Progress, Stage, matrix, text_files};
+use crate::artifact::{
+    ArtifactWriter, BaseInfo, CalibrationInfo, EMBEDDING, EmbeddingInfo, EmbeddingNames, FORMAT_VERSION, HEAD,
+    LinearInfo, Manifest, RelError, Target, Totals,
+};
+
+/// Everything that goes into an artifact.
+pub(super) struct Parts<'a> {
+    pub base: &'a Checkpoint,
+    pub finetuned: &'a Checkpoint,
+    pub name: &'a str,
+    pub options: &'a CompressOptions,
+    pub linears: Vec<Finished>,
+    pub allocation_gap: Option<f64>,
+    pub embedding: Plan,
+    pub head: Option<Plan>,
+    pub calibration: CalibrationInfo,
+}
+
+/// Writes the artifact and makes it appear.
+pub(super) fn write(parts: Parts<'_>, target: Target, progress: Progress<'_>) -> Result<Compressed, CompressError> {
+    progress(Stage::Write, 0, 3);
+    let (base, finetuned) = (parts.base, parts.finetuned);
+    let mut writer = ArtifactWriter::new();
+    for linear in &parts.linears {
+        // A linear whose share of the budget holds no rank stores nothing.
+        if linear.packed.ranks() > 0 {
+            writer.packed(&linear.id.to_string(), &linear.packed);
+        }
+    }
+    let embedding = store(&parts.embedding, &EMBEDDING, finetuned, parts.options, &mut writer)?;
+    let head = parts
+        .head
+        .as_ref()
+        .map(|plan| store(plan, &HEAD, finetuned, parts.options, &mut writer))
+        .transpose()?;
+    let vectors = vectors(base, finetuned, &mut writer)?;
+    progress(Stage::Write, 1, 3);
+
+    let (delta, sizes) = writer.write(&target)?;
+    let sizes: BTreeMap<String, u64> = sizes.into_iter().collect();
+    let mut files = vec![delta];
+    files.extend(text_files::copy(base.dir(), finetuned.dir(), &target)?);
+
+    let linears: Vec<LinearInfo> = parts.linears.iter().map(|l| info(l, &sizes)).collect();
+    let mut totals = Totals {
+        linear_bytes: linears.iter().map(|l| l.bytes).sum(),
+        linear_bf16_bytes: linears.iter().map(|l| 2 * (l.shape[0] * l.shape[1]) as u64).sum(),
+        ..Totals::default()
+    };
+    totals.linear_ratio =
+        (totals.linear_bf16_bytes > 0).then(|| totals.linear_bytes as f64 / totals.linear_bf16_bytes as f64);
+    totals.other_bytes = files.iter().map(|f| f.bytes).sum::<u64>() - totals.linear_bytes;
+    let config = base.config();
+    let manifest = Manifest {
+        format_version: FORMAT_VERSION,
+        name: parts.name.to_string(),
+        method: parts.options.method.name().to_string(),
+        ratio: parts.options.ratio,
+        budget: parts.options.budget.name().to_string(),
+        base: BaseInfo {
+            digest: base.digest(),
+            architecture: config.architecture.class_name().to_string(),
+            num_layers: config.num_layers,
+            hidden_size: config.hidden_size,
+            vocab_size: config.vocab_size,
+        },
+        vocab_size: (finetuned.config().vocab_size != config.vocab_size).then_some(finetuned.config().vocab_size),
+        unchanged_linears: config.linears().count() - linears.len(),
+        rel_output_error: RelError {
+            calibration: mean(linears.iter().map(|l| l.rel_output_error.calibration)),
+            heldout: mean(linears.iter().map(|l| l.rel_output_error.heldout)),
+        },
+        linears,
+        embedding,
+        head,
+        vectors,
+        totals,
+        allocation_gap: parts.allocation_gap,
+        calibration: parts.calibration,
+        files,
+    };
+    let written = manifest.write(&target)?;
+    progress(Stage::Write, 2, 3);
+    target.publish()?;
+    progress(Stage::Write, 3, 3);
+    let total_bytes = manifest.files.iter().map(|f| f.bytes).sum::<u64>() + written.bytes;
+    Ok(Compressed { manifest, total_bytes })
+}
+
+fn info(linear: &Finished, sizes: &BTreeMap<String, u64>) -> LinearInfo {
+    let packed = &linear.packed;
+    let ranks = packed.ranks();
+    let mut bits: BTreeMap<String, usize> = packed.widths().iter().map(|&(b, n)| (b.to_string(), n)).collect();
+    bits.insert("0".to_string(), packed.inputs.min(packed.outputs) - ranks);
+    let name = linear.id.to_string();
+    LinearInfo {
+        bytes: sizes.get(&name).copied().unwrap_or(0),
+        name,
+        shape: [packed.outputs, packed.inputs],
+        ranks,
+        bits,
+        rel_output_error: linear.error,
+    }
+}
+
+/// Mean of the values that exist; absent when none does.
+fn mean(values: impl Iterator<Item = Option<f64>>) -> Option<f64> {
+    let present: Vec<f64> = values.flatten().collect();
+    (!present.is_empty()).then(|| present.iter().sum::<f64>() / present.len() as f64)
+}
+
+/// Stores an embedding or head by its plan.
+fn store(
+    plan: &Plan,
+    names: &EmbeddingNames,
+    finetuned: &Checkpoint,
+    options: &CompressOptions,
+    writer: &mut ArtifactWriter,
+) -> Result<EmbeddingInfo, CompressError> {
+    let exact = embeddings::store_exact(plan, names, finetuned, writer)?;
+    let (Plan::Factored(difference, _), EmbeddingInfo::Factored { rows, bytes, .. }) = (plan, &exact) else {
+        return Ok(exact);
+    };
+    let approximation = factor_alone(difference, names.factors, options.method, options.ratio)?;
+    let packed = approximation.packed;
+    let mut rest = difference.clone();
+    rest.data
+        .iter_mut()
+        .zip(&approximation.dense.data)
+        .for_each(|(d, a)| *d -= a);
+    let before = writer.bytes();
+    if packed.ranks() > 0 {
+        writer.packed(names.factors, &packed);
+    }
+    Ok(EmbeddingInfo::Factored {
+        ranks: packed.ranks(),
+        rows: *rows,
+        bytes: bytes + (writer.bytes() - before),
+        rel_error: Some(dot(&rest.data, &rest.data) / dot(&difference.data, &difference.data)),
+    })
+}
+
+/// Factors and quantises a matrix whose inputs were not observed: every direction counts the same.
+fn factor_alone(
+    difference: &Matrix<f32>,
+    name: &str,
+    method: Method,
+    ratio: f64,
+) -> Result<Approximation, CompressError> {
+    let numerics = |e: super::linalg::LinalgError| CompressError::Numerics {
+        tensor: name.to_string(),
+        what: e.to_string(),
+    };
+    let inputs = difference.cols;
+    let mut identity = Matrix::zeros(inputs, inputs);
+    for i in 0..inputs {
+        identity.row_mut(i)[i] = 1.0;
+    }
+    let moments = InputMoments::new(identity).map_err(numerics)?;
+    let budget = matrix::own_budget(name, inputs, difference.rows, ratio);
+    let energy = dot(&difference.data, &difference.data);
+    let candidates = matrix::prepare(difference, &moments, method, budget, energy).map_err(numerics)?;
+    let choices = candidates.allocate(budget).map(|a| a.choices).unwrap_or_default();
+    candidates.quantise(difference, &moments, &choices).map_err(numerics)
+}
+
+/// Stores the norms and biases that changed, exactly; returns their names.
+fn vectors(
+    base: &Checkpoint,
+    finetuned: &Checkpoint,
+    writer: &mut ArtifactWriter,
+) -> Result<Vec<String>, CompressError> {
+    let mut changed = Vec::new();
+    for (name, length) in crate::artifact::vector_lengths(base.config()) {
+        let ours = base.expect(&name, &[length])?;
+        let theirs = finetuned.expect(&name, &[length])?;
+        if ours.to_f32() != theirs.to_f32() {
+            writer.raw(&name, theirs.dtype.name(), vec![length], theirs.bytes.to_vec());
+            changed.push(name);
+        }
+    }
+    Ok(changed)
+}
