@@ -2,6 +2,8 @@
 
 mod commands;
 mod output;
+mod progress;
+mod ratio;
 mod signals;
 mod size;
 

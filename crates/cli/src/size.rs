@@ -41,9 +41,34 @@ pub fn parse(text: &str) -> Result<u64, String> {
     }
 }
 
+/// A size for people, in binary units with three digits.
+pub fn format(bytes: u64) -> String {
+    const NAMES: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let (mut value, mut unit) = (bytes as f64, 0);
+    while value >= 1024.0 && unit + 1 < NAMES.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    let digits = if unit == 0 || value >= 100.0 { 0 } else { 1 };
+    format!("{value:.digits$} {}", NAMES[unit])
+}
+
 #[cfg(test)]
 mod tests {
-    use super::parse;
+    use super::{format, parse};
+
+    #[test]
+    fn sizes_read_well() {
+        for (bytes, text) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1536, "1.5 KiB"),
+            (13_000_000, "12.4 MiB"),
+            (300 << 30, "300 GiB"),
+        ] {
+            assert_eq!(format(bytes), text);
+        }
+    }
 
     #[test]
     fn sizes_with_and_without_units() {

@@ -13,7 +13,11 @@ fn repository() -> PathBuf {
 }
 
 fn generate(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_deltamux")).arg("generate").args(args).output().expect("the binary runs")
+    Command::new(env!("CARGO_BIN_EXE_deltamux"))
+        .arg("generate")
+        .args(args)
+        .output()
+        .expect("the binary runs")
 }
 
 fn json(output: &Output) -> Value {
@@ -35,7 +39,9 @@ fn refusal(output: &Output) -> String {
 fn cases(golden: &Path, count: usize) -> Vec<Value> {
     let golden: Value = serde_json::from_slice(&fs_err::read(golden).expect("golden")).expect("JSON");
     let cases = golden["cases"].as_array().expect("cases");
-    let decided = cases.iter().filter(|case| case["greedy_min_margin"].as_f64().expect("margin") > DECIDED);
+    let decided = cases
+        .iter()
+        .filter(|case| case["greedy_min_margin"].as_f64().expect("margin") > DECIDED);
     decided.take(count).cloned().collect()
 }
 
@@ -99,9 +105,28 @@ fn tiny() -> String {
 
 #[test]
 fn text_comes_without_json_and_the_prompt_goes_through_the_template() {
-    let plain = generate(&["--base", &tiny(), "--prompt", "Hello there", "--temperature", "0", "--max-tokens", "5"]);
+    let plain = generate(&[
+        "--base",
+        &tiny(),
+        "--prompt",
+        "Hello there",
+        "--temperature",
+        "0",
+        "--max-tokens",
+        "5",
+    ]);
     assert!(plain.status.success());
-    let common = ["--base", &tiny(), "--prompt", "Hello there", "--temperature", "0", "--max-tokens", "5", "--json"];
+    let common = [
+        "--base",
+        &tiny(),
+        "--prompt",
+        "Hello there",
+        "--temperature",
+        "0",
+        "--max-tokens",
+        "5",
+        "--json",
+    ];
     let answer = json(&generate(&common));
     let text = answer["text"].as_str().expect("text");
     assert_eq!(String::from_utf8_lossy(&plain.stdout), format!("{text}\n"));
@@ -116,18 +141,38 @@ fn text_comes_without_json_and_the_prompt_goes_through_the_template() {
 #[test]
 fn log_probabilities_and_seeds_are_honoured() {
     let ask = |extra: &[&str]| {
-        let common = ["--base", &tiny(), "--prompt", "Hello", "--raw", "--max-tokens", "8", "--json"];
+        let common = [
+            "--base",
+            &tiny(),
+            "--prompt",
+            "Hello",
+            "--raw",
+            "--max-tokens",
+            "8",
+            "--json",
+        ];
         json(&generate(&[&common[..], extra].concat()))
     };
     let greedy = ask(&["--temperature", "0", "--logprobs", "3"]);
-    for (entry, id) in greedy["logprobs"].as_array().expect("list").iter().zip(greedy["token_ids"].as_array().expect("ids")) {
+    for (entry, id) in greedy["logprobs"]
+        .as_array()
+        .expect("list")
+        .iter()
+        .zip(greedy["token_ids"].as_array().expect("ids"))
+    {
         assert_eq!(&entry["id"], id);
         assert_eq!(entry["top"].as_array().map(Vec::len), Some(3));
         assert_eq!(entry["top"][0]["id"], *id, "greedy takes the most likely one");
     }
     let one = ask(&["--temperature", "1.5", "--seed", "1"]);
-    assert_eq!(one["token_ids"], ask(&["--temperature", "1.5", "--seed", "1"])["token_ids"]);
-    assert_ne!(one["token_ids"], ask(&["--temperature", "1.5", "--seed", "2"])["token_ids"]);
+    assert_eq!(
+        one["token_ids"],
+        ask(&["--temperature", "1.5", "--seed", "1"])["token_ids"]
+    );
+    assert_ne!(
+        one["token_ids"],
+        ask(&["--temperature", "1.5", "--seed", "2"])["token_ids"]
+    );
 }
 
 #[test]
@@ -135,7 +180,10 @@ fn mistakes_are_named_in_one_line() {
     let missing = refusal(&generate(&["--base", "no/such/model", "--prompt", "x"]));
     assert!(missing.contains("no/such/model"), "{missing}");
     let variant = refusal(&generate(&["--base", &tiny(), "--variant", "nope", "--prompt", "x"]));
-    assert!(variant.contains("nope") && variant.contains("manifest.json"), "{variant}");
+    assert!(
+        variant.contains("nope") && variant.contains("manifest.json"),
+        "{variant}"
+    );
     let long = "word ".repeat(2000);
     let long = refusal(&generate(&["--base", &tiny(), "--prompt", &long]));
     assert!(long.contains("512"), "{long}");
@@ -143,6 +191,11 @@ fn mistakes_are_named_in_one_line() {
     assert!(hot.contains("--temperature"), "{hot}");
     let file = tempfile::NamedTempFile::new().expect("temporary file");
     fs_err::write(file.path(), "{\"messages\": 3}").expect("written");
-    let shape = refusal(&generate(&["--base", &tiny(), "--messages", &file.path().to_string_lossy()]));
+    let shape = refusal(&generate(&[
+        "--base",
+        &tiny(),
+        "--messages",
+        &file.path().to_string_lossy(),
+    ]));
     assert!(shape.contains("messages"), "{shape}");
 }

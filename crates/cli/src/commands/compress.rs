@@ -1,13 +1,233 @@
 //! `deltamux compress`: compress a fine-tune's difference to its base into an artifact.
 
+use std::path::PathBuf;
+use std::time::Instant;
+
+use clap::ValueEnum;
+use deltamux_delta::artifact::{LinearInfo, RelError};
+use deltamux_delta::compress::Compressed;
+use deltamux_delta::{Budget, CalibrationSource, CompressOptions, EmbeddingPolicy, Method, Stage, compress};
+use serde::Serialize;
+
+use crate::progress::Stages;
+use crate::{output, ratio, size};
+
 /// Compress a fine-tune's difference to its base into an artifact.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  deltamux compress --base models/tiny/base --finetuned models/tiny/sql --out variants/sql \\
+      --calibration models/tiny/data/sql.calibration.jsonl
+  deltamux compress --base org/base --finetuned ./my-finetune --out variants/mine --ratio 1/32 --json
+
+Calibration lines are {\"text\": …} or {\"messages\": […]} with an optional \"answer\"; some hundred of the fine-tune's
+own task give the best result. Every other line is held out to measure the error on.")]
 pub struct Args {
+    /// The base model: a directory or a hub id.
+    #[arg(long, value_name = "DIR")]
+    base: String,
+    /// The fine-tune of that base: a directory or a hub id.
+    #[arg(long, value_name = "DIR")]
+    finetuned: String,
+    /// The artifact directory to make.
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// Compression method.
+    #[arg(long, default_value = "prinmix", value_parser = method)]
+    method: Method,
+    /// Stored bytes of the changed linears over their bf16 bytes, all metadata counted.
+    #[arg(long, default_value = "1/16", value_parser = ratio::parse)]
+    ratio: f64,
+    /// Whether bits may move between matrices or each keeps its own budget.
+    #[arg(long, value_enum, default_value_t = BudgetArg::Model)]
+    budget: BudgetArg,
+    /// Calibration texts, one JSON object a line; without it a small general set is used.
+    #[arg(long, value_name = "FILE.jsonl")]
+    calibration: Option<PathBuf>,
+    /// What becomes of a changed embedding or untied head.
+    #[arg(long, value_enum, default_value_t = EmbeddingsArg::Auto)]
+    embeddings: EmbeddingsArg,
+    /// Name of the variant; default: the name of the output directory.
+    #[arg(long)]
+    name: Option<String>,
+    /// Threads; default: all cores. The artifact is the same for any number.
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    threads: usize,
+    /// Go on although the base looks like the wrong one, and replace an artifact at --out.
+    #[arg(long)]
+    force: bool,
     /// One JSON document on stdout instead of text.
     #[arg(long)]
     json: bool,
 }
 
-pub fn run(_args: Args) -> anyhow::Result<()> {
-    todo!()
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum BudgetArg {
+    /// One budget for the model.
+    Model,
+    /// One budget for each matrix.
+    Matrix,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum EmbeddingsArg {
+    /// Nothing when unchanged, changed rows when few, else factors.
+    Auto,
+    /// Every changed row exactly.
+    Exact,
+    /// Quantised factors.
+    Factored,
+    /// The base's.
+    Base,
+}
+
+fn method(text: &str) -> Result<Method, String> {
+    Method::from_name(text).map_err(|e| e.to_string())
+}
+
+/// The document of `--json`.
+#[derive(Debug, Serialize)]
+struct Report<'a> {
+    method: &'a str,
+    ratio_requested: f64,
+    linear_bytes: u64,
+    linear_bf16_bytes: u64,
+    linear_ratio: Option<f64>,
+    other_bytes: u64,
+    total_bytes: u64,
+    rel_output_error: RelError,
+    allocation_gap: Option<f64>,
+    seconds: f64,
+    peak_rss_bytes: Option<u64>,
+    tensors: Vec<Tensor<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+struct Tensor<'a> {
+    name: &'a str,
+    shape: [usize; 2],
+    ranks: usize,
+    bits: &'a std::collections::BTreeMap<String, usize>,
+    bytes: u64,
+    rel_output_error_heldout: Option<f64>,
+}
+
+impl<'a> From<&'a LinearInfo> for Tensor<'a> {
+    fn from(linear: &'a LinearInfo) -> Self {
+        Self {
+            name: &linear.name,
+            shape: linear.shape,
+            ranks: linear.ranks,
+            bits: &linear.bits,
+            bytes: linear.bytes,
+            rel_output_error_heldout: linear.rel_output_error.heldout,
+        }
+    }
+}
+
+pub fn run(args: Args) -> anyhow::Result<()> {
+    let started = Instant::now();
+    let options = CompressOptions {
+        method: args.method,
+        ratio: args.ratio,
+        budget: match args.budget {
+            BudgetArg::Model => Budget::Model,
+            BudgetArg::Matrix => Budget::Matrix,
+        },
+        calibration: args
+            .calibration
+            .map_or(CalibrationSource::General, CalibrationSource::File),
+        embeddings: match args.embeddings {
+            EmbeddingsArg::Auto => EmbeddingPolicy::Auto,
+            EmbeddingsArg::Exact => EmbeddingPolicy::Exact,
+            EmbeddingsArg::Factored => EmbeddingPolicy::Factored,
+            EmbeddingsArg::Base => EmbeddingPolicy::Base,
+        },
+        name: args.name,
+        threads: args.threads,
+        force: args.force,
+        ..CompressOptions::new()
+    };
+    let base = deltamux_model::hub::resolve(&args.base)?;
+    let finetuned = deltamux_model::hub::resolve(&args.finetuned)?;
+    let stages = Stages::new();
+    let result = compress(&base, &finetuned, &args.out, &options, &|stage, done, total| {
+        stages.set(label(stage), done, total);
+    });
+    stages.finish();
+    let compressed = result?;
+    let seconds = started.elapsed().as_secs_f64();
+    if args.json {
+        return output::json(&report(&compressed, seconds));
+    }
+    output::text(summary(&compressed, &args.out, seconds))
+}
+
+fn label(stage: Stage) -> &'static str {
+    match stage {
+        Stage::Read => "reading checkpoints",
+        Stage::Calibrate => "calibrating (texts)",
+        Stage::Factor => "factoring (linears)",
+        Stage::Quantise => "quantising (linears)",
+        Stage::Write => "writing",
+    }
+}
+
+fn report(compressed: &Compressed, seconds: f64) -> Report<'_> {
+    let manifest = &compressed.manifest;
+    Report {
+        method: &manifest.method,
+        ratio_requested: manifest.ratio,
+        linear_bytes: manifest.totals.linear_bytes,
+        linear_bf16_bytes: manifest.totals.linear_bf16_bytes,
+        linear_ratio: manifest.totals.linear_ratio,
+        other_bytes: compressed.total_bytes - manifest.totals.linear_bytes,
+        total_bytes: compressed.total_bytes,
+        rel_output_error: manifest.rel_output_error,
+        allocation_gap: manifest.allocation_gap,
+        seconds,
+        peak_rss_bytes: peak_rss_bytes(),
+        tensors: manifest.linears.iter().map(Tensor::from).collect(),
+    }
+}
+
+fn summary(compressed: &Compressed, out: &std::path::Path, seconds: f64) -> String {
+    let manifest = &compressed.manifest;
+    let totals = &manifest.totals;
+    let mut lines = vec![format!(
+        "{}: {} by {} in {seconds:.1} s",
+        out.display(),
+        size::format(compressed.total_bytes),
+        manifest.method
+    )];
+    match totals.linear_ratio {
+        Some(ratio) => lines.push(format!(
+            "  {} linears  {} of {} in bf16: 1/{:.1} (asked for 1/{:.1}); everything else {}",
+            manifest.linears.len(),
+            size::format(totals.linear_bytes),
+            size::format(totals.linear_bf16_bytes),
+            1.0 / ratio,
+            1.0 / manifest.ratio,
+            size::format(compressed.total_bytes - totals.linear_bytes)
+        )),
+        None => lines.push("  no linear differs from the base's".to_string()),
+    }
+    if let Some(error) = manifest.rel_output_error.heldout {
+        lines.push(format!("  relative output error on held-out texts {error:.4}"));
+    }
+    if let Some(gap) = manifest.allocation_gap {
+        lines.push(format!(
+            "  bit allocation within {:.4} % of its lower bound",
+            gap * 100.0
+        ));
+    }
+    lines.join("\n")
+}
+
+/// Peak resident memory of this process, where the system tells (Linux).
+fn peak_rss_bytes() -> Option<u64> {
+    let status = fs_err::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
 }

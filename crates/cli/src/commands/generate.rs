@@ -83,13 +83,20 @@ struct Input {
 /// What is asked, before the model's template.
 enum Question {
     Raw(String),
-    Chat { messages: Vec<Value>, tools: Option<Vec<Value>> },
+    Chat {
+        messages: Vec<Value>,
+        tools: Option<Vec<Value>>,
+    },
 }
 
 pub fn run(args: Args) -> anyhow::Result<()> {
     // Everything that can be refused without the model comes first.
     let question = args.question()?;
-    let variant = args.variant.as_deref().map(|name| find_variant(name, args.variants.as_deref())).transpose()?;
+    let variant = args
+        .variant
+        .as_deref()
+        .map(|name| find_variant(name, args.variants.as_deref()))
+        .transpose()?;
     let begun = Instant::now();
     let engine = Engine::start(EngineConfig {
         max_seqs: 1,
@@ -227,7 +234,9 @@ fn find_variant(variant: &str, folder: Option<&Path>) -> anyhow::Result<(String,
         );
     }
     let absolute = fs_err::canonicalize(&directory)?;
-    let name = absolute.file_name().map_or_else(|| variant.into(), |name| name.to_string_lossy());
+    let name = absolute
+        .file_name()
+        .map_or_else(|| variant.into(), |name| name.to_string_lossy());
     Ok((name.into_owned(), directory))
 }
 
@@ -323,7 +332,11 @@ impl Durations {
         };
         rate("prompt_tokens_per_second", usage.prompt_tokens, self.prefill);
         // The first token comes out of prefill.
-        rate("decode_tokens_per_second", usage.completion_tokens.saturating_sub(1), self.decode);
+        rate(
+            "decode_tokens_per_second",
+            usage.completion_tokens.saturating_sub(1),
+            self.decode,
+        );
         timings
     }
 }
