@@ -2,12 +2,12 @@
 //!
 //! One thread owns the model and steps; [`Engine`] handles talk to it over channels and are cheap to clone.
 //!
-//! * [`scheduler`] decides what the next step computes, [`residency`] which variants are in memory: pure functions of
+//! * `scheduler` decides what the next step computes, `residency` which variants are in memory: pure functions of
 //!   state and time, without I/O, threads or clocks.
-//! * [`core`] is the step thread: it takes commands, asks those two, runs the backend and sends tokens. It never waits
-//!   for a disk ([`loader`] has a thread of its own) or for a client (channels are unbounded).
-//! * [`sampler`] and [`output`] turn logits into tokens and tokens into text that may be sent.
-//! * [`registry`] and [`memory`] are what an engine is set up with.
+//! * `core` is the step thread: it takes commands, asks those two, runs the backend and sends tokens. It never waits
+//!   for a disk (`loader` has a thread of its own) or for a client (channels are unbounded).
+//! * `sampler` and `output` turn logits into tokens and tokens into text that may be sent.
+//! * `registry` and `memory` are what an engine is set up with.
 
 mod core;
 mod engine;
