@@ -1,6 +1,8 @@
 //! The `deltamux` binary: flags to calls, no logic.
 
+mod answers;
 mod commands;
+mod demo;
 mod output;
 mod progress;
 mod ratio;

@@ -46,7 +46,7 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
     match cli.command {
         Command::Bench(args) => bench::run(args),
         Command::Compress(args) => compress::run(args),
-        Command::Demo(args) => demo::run(args),
+        Command::Demo(args) => demo::run(&args),
         Command::Eval(args) => eval::run(args),
         Command::Generate(args) => generate::run(args),
         Command::Inspect(args) => inspect::run(args),

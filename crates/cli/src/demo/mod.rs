@@ -1,0 +1,161 @@
+//! The demo: everything on the bundled tiny family, with the real binary, server and load generator.
+
+mod compression;
+mod family;
+mod server;
+mod serving;
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use comfy_table::{CellAlignment, Table};
+use compression::VariantRow;
+use deltamux_bench::verify::{Status, verify};
+use family::Family;
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use serving::ServingRow;
+
+/// Lies in a folder that the demo made, so that only such a folder is ever replaced.
+const MARKER_FILE: &str = "demo.json";
+
+/// Everything the demo found out.
+#[derive(Debug, serde::Serialize)]
+pub struct Report {
+    /// Whether every check passed.
+    pub ok: bool,
+    /// The site's first page.
+    pub site: PathBuf,
+    /// Folders of the run bundles.
+    pub runs: Vec<PathBuf>,
+    /// Answers that were the same alone and among others.
+    pub answers_checked: usize,
+    /// Quality and size by variant.
+    pub variants: Vec<VariantRow>,
+    /// Speed by engine and rate.
+    pub serving: Vec<ServingRow>,
+    /// How long it took, s.
+    pub seconds: f64,
+}
+
+/// The steps' bars, one under the other on stderr.
+pub struct Steps {
+    bars: MultiProgress,
+}
+
+impl Steps {
+    /// A new step of `length` parts.
+    pub fn step(&self, name: &str, length: u64) -> ProgressBar {
+        let style = ProgressStyle::with_template("{prefix:>28} [{bar:30}] {pos:>3}/{len:3} {elapsed:>3} {msg}")
+            .unwrap_or_else(|_| ProgressStyle::default_bar())
+            .progress_chars("=> ");
+        let bar = self.bars.add(ProgressBar::new(length).with_style(style).with_prefix(name.to_owned()));
+        bar.enable_steady_tick(Duration::from_millis(250));
+        bar
+    }
+}
+
+/// Runs the demo; the result lies at `out`, which is replaced if an earlier demo made it.
+pub fn run(out: &Path, family: Option<&Path>) -> anyhow::Result<Report> {
+    let started = Instant::now();
+    let family = Family::find(family)?;
+    clear(out)?;
+    fs_err::create_dir_all(out)?;
+    let out = fs_err::canonicalize(out)?;
+    fs_err::write(out.join(MARKER_FILE), "{}\n")?;
+
+    let steps = Steps { bars: MultiProgress::new() };
+    let variants = compression::run(&family, &out, &steps)?;
+    let served = serving::run(&family, &out, &steps)?;
+
+    let bar = steps.step("Verifying bundles", served.bundles.len() as u64);
+    for bundle in &served.bundles {
+        let verification = verify(bundle)?;
+        if verification.status != Status::Validated {
+            bail!(crate::output::Internal(format!(
+                "{} does not verify: {}",
+                bundle.display(),
+                verification.reasons.join("; ")
+            )));
+        }
+        bar.inc(1);
+    }
+    bar.finish();
+    let site = deltamux_report::build(&deltamux_report::BuildOptions {
+        bundles: served.bundles.clone(),
+        out: out.join("site"),
+        language: None,
+    })?;
+    let report = Report {
+        ok: served.answers_checked > 0 && served.rows.iter().all(|row| row.failed == 0),
+        site: site.index,
+        runs: served.bundles,
+        answers_checked: served.answers_checked,
+        variants,
+        serving: served.rows,
+        seconds: started.elapsed().as_secs_f64(),
+    };
+    fs_err::write(out.join(MARKER_FILE), serde_json::to_string_pretty(&report)? + "\n")?;
+    if !report.ok {
+        bail!(crate::output::Internal("requests failed; see the site".into()));
+    }
+    Ok(report)
+}
+
+/// Removes what an earlier demo left at `out`; refuses to touch anything else.
+fn clear(out: &Path) -> anyhow::Result<()> {
+    if !out.exists() || out.is_dir() && fs_err::read_dir(out)?.next().is_none() {
+        return Ok(());
+    }
+    if !out.join(MARKER_FILE).is_file() {
+        bail!("{} exists and was not made by the demo: give another --out DIR", out.display());
+    }
+    fs_err::remove_dir_all(out).with_context(|| format!("replacing {}", out.display()))
+}
+
+/// The report as two short tables.
+pub fn tables(report: &Report) -> String {
+    let percent = |share: f64| format!("{:.1} %", 100.0 * share);
+    let figure = |value: Option<f64>, digits| value.map_or("not measured".into(), |v| format!("{v:.digits$}"));
+    let mut quality = table(&["variant", "exact match: full", "compressed", "base", "full", "artifact", "linears at"]);
+    for row in &report.variants {
+        quality.add_row([
+            row.variant.clone(),
+            percent(row.exact_match_full),
+            percent(row.exact_match_compressed),
+            percent(row.exact_match_base),
+            format!("{:.2} MB", row.full_bytes as f64 / 1e6),
+            format!("{:.2} MB", row.artifact_bytes as f64 / 1e6),
+            row.linear_ratio.map_or("unchanged".into(), |ratio| format!("1/{:.1}", 1.0 / ratio)),
+        ]);
+    }
+    let mut speed = table(&["method", "offered req/s", "req/s", "E2E mean, ms", "E2E p95, ms", "failed"]);
+    for row in &report.serving {
+        speed.add_row([
+            row.method.clone(),
+            figure(row.offered_req_per_s, 1),
+            figure(row.throughput_req_per_s, 1),
+            figure(row.e2e_mean_s.map(|s| 1e3 * s), 1),
+            figure(row.e2e_p95_s.map(|s| 1e3 * s), 1),
+            row.failed.to_string(),
+        ]);
+    }
+    format!(
+        "{quality}\n\n{speed}\n\n{} answers were the same alone and among other requests.\n{} run bundles verified. The \
+         site: {}\n{:.0} s in all.",
+        report.answers_checked,
+        report.runs.len(),
+        report.site.display(),
+        report.seconds
+    )
+}
+
+/// A table whose columns after the first are numbers.
+fn table(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_style(comfy_table::presets::UTF8_FULL_CONDENSED).set_header(header);
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
+}
