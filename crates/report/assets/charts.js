@@ -270,13 +270,25 @@
     element.addEventListener("blur", leave);
 
     draw();
-    new ResizeObserver(() => chart.resize()).observe(element);
+    new ResizeObserver(() => {
+      if (!matchMedia("print").matches) chart.resize();
+    }).observe(element);
     live.push({
-      recolor(forPrint) {
-        colors = palette(forPrint);
+      recolor() {
+        colors = palette(false);
         draw();
       },
-      resize: () => chart.resize(),
+      // The size is that of `.chart` in the print rules: the layout of the page comes too late to measure it.
+      toPaper() {
+        colors = palette(true);
+        chart.resize({ width: 680, height: 290 });
+        draw();
+      },
+      toScreen() {
+        colors = palette(false);
+        chart.resize({ width: "auto", height: "auto" });
+        draw();
+      },
     });
   }
 
@@ -286,7 +298,7 @@
     for (const element of document.querySelectorAll(".chart")) setUp(element);
     root.dataset.charts = "drawn";
   });
-  document.addEventListener("deltamux:theme", () => live.forEach((chart) => chart.recolor(false)));
-  addEventListener("beforeprint", () => live.forEach((chart) => (chart.resize(), chart.recolor(true))));
-  addEventListener("afterprint", () => live.forEach((chart) => (chart.resize(), chart.recolor(false))));
+  document.addEventListener("deltamux:theme", () => live.forEach((chart) => chart.recolor()));
+  addEventListener("beforeprint", () => live.forEach((chart) => chart.toPaper()));
+  addEventListener("afterprint", () => live.forEach((chart) => chart.toScreen()));
 })();

@@ -153,6 +153,36 @@ mod tests {
     }
 
     #[test]
+    fn every_key_that_pages_ask_for_is_in_the_tables() {
+        let texts = Texts::load(Language::En).unwrap();
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/page");
+        let mut seen = 0;
+        for entry in fs_err::read_dir(folder).unwrap() {
+            let source = fs_err::read_to_string(entry.unwrap().path()).unwrap();
+            let source = source.split("#[cfg(test)]").next().unwrap();
+            for literal in source.split('"').skip(1).step_by(2) {
+                let is_key = literal.contains('.')
+                    && literal.starts_with(|c: char| c.is_ascii_lowercase())
+                    && literal
+                        .bytes()
+                        .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b"._".contains(&b));
+                if is_key {
+                    // Either a whole key, or the start of those that are put together.
+                    let start = format!("{literal}.");
+                    let known =
+                        texts.find(literal).is_some() || texts.strings.keys().any(|key| key.starts_with(&start));
+                    assert!(known, "{literal}");
+                    seen += 1;
+                }
+            }
+        }
+        assert!(
+            seen > 50,
+            "only {seen} keys found: the search no longer fits the sources"
+        );
+    }
+
+    #[test]
     fn a_value_that_looks_like_a_placeholder_is_left_alone() {
         assert_eq!(fill("{a} of {b}, {c}", &[("a", "{b}"), ("b", "2")]), "{b} of 2, {c}");
     }

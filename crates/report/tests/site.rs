@@ -99,7 +99,7 @@ fn a_site_has_a_list_and_a_page_for_each_run_in_both_languages() {
     ] {
         assert!(files.iter().any(|file| file == page), "{page} in {files:?}");
     }
-    assert!(bench.page("index.html").contains("href=\"runs/a.html\""));
+    assert!(bench.page("index.html").contains("href=\"runs&#x2f;a.html\""));
     assert!(bench.page("runs/a.html").contains("lang=\"en\""));
     assert!(bench.page("de/runs/a.html").contains("nicht gemessen"));
 }

@@ -96,17 +96,17 @@ fn by_variant(texts: &Texts, measured: &[&RequestRecord]) -> Block {
             .map(|(_, all)| all.iter().filter(|r| !r.completed()).count() as u64),
     );
     table.figures(
-        Column::number("ttft_p50_ms", label("label.ttft_p50_ms"), "ms"),
+        Column::number("ttft_p50_ms", texts.get("figure.label.ttft_p50_ms"), "ms"),
         medians(ttft_ms),
     );
     table.figures(
-        Column::number("e2e_p50_s", label("label.e2e_p50_s"), "s"),
+        Column::number("e2e_p50_s", texts.get("figure.label.e2e_p50_s"), "s"),
         medians(e2e_s),
     );
     table.figures(
         Column::number(
             "completion_tokens_p50",
-            label("label.completion_tokens_p50"),
+            texts.get("figure.label.completion_tokens_p50"),
             &label("tokens"),
         ),
         medians(|r| r.completion_tokens.filter(|_| r.completed()).map(f64::from)),
