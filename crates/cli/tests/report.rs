@@ -9,7 +9,10 @@ use std::process::{Command, Output};
 use synthetic::Identity;
 
 fn deltamux(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_deltamux")).args(args).output().unwrap()
+    Command::new(env!("CARGO_BIN_EXE_deltamux"))
+        .args(args)
+        .output()
+        .unwrap()
 }
 
 fn text(path: &Path) -> &str {
@@ -17,7 +20,12 @@ fn text(path: &Path) -> &str {
 }
 
 fn bundle(dir: &Path, id: &str) -> PathBuf {
-    let identity = Identity { id, label: "PrinMix", models: &["route"], started_at: "2026-11-30T09:15:00Z" };
+    let identity = Identity {
+        id,
+        label: "PrinMix",
+        models: &["route"],
+        started_at: "2026-11-30T09:15:00Z",
+    };
     let bundle = match id {
         "concurrency" => synthetic::concurrency(&identity, &[1, 2]),
         _ => synthetic::arrivals(&identity, &[1.0, 2.0], 8),
@@ -38,7 +46,15 @@ fn a_site_is_built_and_described_as_json() {
     let dir = tempfile::tempdir().unwrap();
     let bundles = ["arrivals", "concurrency"].map(|id| bundle(dir.path(), id));
     let out = dir.path().join("site");
-    let output = deltamux(&["report", "build", text(&bundles[0]), text(&bundles[1]), "--out", text(&out), "--json"]);
+    let output = deltamux(&[
+        "report",
+        "build",
+        text(&bundles[0]),
+        text(&bundles[1]),
+        "--out",
+        text(&out),
+        "--json",
+    ]);
     assert!(output.status.success(), "{output:?}");
     let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(answer["ok"], true);
@@ -60,7 +76,14 @@ fn a_folder_that_is_no_bundle_is_refused_by_name() {
         if let Some(summary) = summary {
             fs_err::write(broken.join("run.json"), summary).unwrap();
         }
-        let error = refused(&deltamux(&["report", "build", text(&good), text(&broken), "--out", text(&out)]));
+        let error = refused(&deltamux(&[
+            "report",
+            "build",
+            text(&good),
+            text(&broken),
+            "--out",
+            text(&out),
+        ]));
         assert!(error.contains("broken") && error.contains(says), "{error}");
         assert!(!out.exists());
     }

@@ -254,7 +254,7 @@ fn a_folder_without_a_summary_is_refused_and_nothing_is_written() {
 fn a_site_is_rebuilt_in_place_and_another_folder_is_left_alone() {
     let bench = Bench::new();
     let a = bench.write(&arrivals("a"));
-    build(&bench.options(&[a.clone()])).unwrap();
+    build(&bench.options(std::slice::from_ref(&a))).unwrap();
     let b = bench.write(&arrivals("b"));
     build(&BuildOptions {
         language: Some(Language::De),
@@ -281,7 +281,7 @@ fn a_site_is_rebuilt_in_place_and_another_folder_is_left_alone() {
 fn the_raw_bundle_travels_with_the_site_byte_for_byte() {
     let bench = Bench::new();
     let dir = bench.write(&arrivals("a"));
-    build(&bench.options(&[dir.clone()])).unwrap();
+    build(&bench.options(std::slice::from_ref(&dir))).unwrap();
     let copy = bench.out().join("bundles/a");
     assert_eq!(files(&copy), files(&dir));
     for file in files(&dir) {

@@ -1,6 +1,7 @@
 //! What the two profiles share: the columns of a point's figures, raw values and medians, quantile charts.
 
 use deltamux_bench::bundle::{Latencies, Load, Point, Rates, Repeat, Statistic};
+use deltamux_bench::stats::nearest_rank;
 
 use crate::chart::{Axis, Chart, Dot, Exhibit, Mark, Series};
 use crate::language::Texts;
@@ -15,7 +16,7 @@ pub type PickRate = fn(&Rates<f64>) -> Option<f64>;
 pub fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     let mut values: Vec<f64> = values.into_iter().filter(|x| x.is_finite()).collect();
     values.sort_by(f64::total_cmp);
-    values.get(values.len().div_ceil(2).checked_sub(1)?).copied()
+    nearest_rank(&values, 50.0)
 }
 
 /// The median of a rate over the repeats that have it.
@@ -236,16 +237,17 @@ pub fn statistic_columns(
             format!("{prefix} {name}")
         }
     };
-    let parts: [(&str, String, fn(&Statistic) -> Option<f64>); 7] = [
-        ("p50", "p50".to_owned(), |s| Some(s.p50)),
-        ("p90", "p90".to_owned(), |s| Some(s.p90)),
-        ("p95", "p95".to_owned(), |s| Some(s.p95)),
-        ("p99", "p99".to_owned(), |s| Some(s.p99)),
-        ("max", texts.get("figure.max"), |s| Some(s.max)),
-        ("mean", texts.get("figure.mean"), |s| Some(s.mean)),
-        ("stddev", texts.get("figure.stddev"), |s| s.stddev),
+    struct Part(&'static str, String, fn(&Statistic) -> Option<f64>);
+    let parts = [
+        Part("p50", "p50".to_owned(), |s| Some(s.p50)),
+        Part("p90", "p90".to_owned(), |s| Some(s.p90)),
+        Part("p95", "p95".to_owned(), |s| Some(s.p95)),
+        Part("p99", "p99".to_owned(), |s| Some(s.p99)),
+        Part("max", texts.get("figure.max"), |s| Some(s.max)),
+        Part("mean", texts.get("figure.mean"), |s| Some(s.mean)),
+        Part("stddev", texts.get("figure.stddev"), |s| s.stddev),
     ];
-    for (name, text, of) in parts {
+    for Part(name, text, of) in parts {
         let column = Column::number(key(name), label(&text), unit);
         table.figures(column, statistics.iter().map(|s| s.as_ref().and_then(of)));
     }
