@@ -90,7 +90,7 @@ fn request(engine: &Engine, model: &str, task: &str, index: usize) -> Request {
         stop: Vec::new(),
         stop_token_ids: Vec::new(),
         sampling: SamplingParams {
-            temperature: if index % 2 == 0 { 0.0 } else { 0.8 },
+            temperature: if index.is_multiple_of(2) { 0.0 } else { 0.8 },
             seed: Some(index as u64),
             logprobs: Some(3),
             ..SamplingParams::default()
