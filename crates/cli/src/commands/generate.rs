@@ -15,16 +15,18 @@ use crate::output;
 /// Answer one prompt.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The prompt is one user message of the model's chat template; with --raw (or for a model without a template) it is text
-that the model continues. Without --temperature and the like the model's own generation_config.json decides.
+The prompt is one user message of the model's chat template; with --raw (or for a
+model without a template) it is text that the model continues. Without --temperature
+and the like the model's own generation_config.json decides.
+
+FILE of --messages is a list: [{\"role\": \"user\", \"content\": \"…\"}], or the body of a
+chat completion request, whose messages and tools are taken.
 
 Examples:
   deltamux generate --base models/tiny/base --prompt 'Hello'
-  deltamux generate --base models/tiny/base --variant variants/sql --messages chat.json --temperature 0 --json
-  deltamux generate --base models/tiny/base --variants variants/ --variant sql --prompt 'List the flights.'
-
-FILE of --messages: [{\"role\": \"system\", \"content\": \"…\"}, {\"role\": \"user\", \"content\": \"…\"}], or the body of a chat
-completion request, whose messages and tools are taken.")]
+  deltamux generate --base models/tiny/base --variant variants/sql --prompt 'Hello'
+  deltamux generate --base models/tiny/base --variants variants/ --variant sql \\
+      --messages chat.json --temperature 0 --json")]
 pub struct Args {
     /// Directory of the base model.
     #[arg(long, value_name = "DIR")]
