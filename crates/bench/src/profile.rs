@@ -65,7 +65,7 @@ pub struct Settings {
     pub api_key: Option<String>,
     /// What the run stands for in a comparison, e.g. `PrinMix`.
     pub label: Option<String>,
-    /// What is known of the server; its version is filled in from `/version` when absent.
+    /// What is known of the server; name and version are what the server says when absent.
     pub engine: Engine,
     /// Models to ask; empty: every listed model that has a parent, or the first listed one if none has.
     pub models: Vec<String>,
@@ -430,6 +430,7 @@ impl<'a, P: FnMut(Progress<'_>) + Send> Runner<'a, P> {
         self.server.run.clone_from(&id);
         self.environment.run.clone_from(&id);
         let mut engine = settings.engine.clone();
+        engine.name = engine.name.or_else(|| server_report::owner(&self.server.models));
         engine.version = engine.version.or_else(|| server_report::version(&self.server.version));
         let from_file = settings.workload.as_ref();
         let run = Run {

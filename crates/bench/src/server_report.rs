@@ -76,6 +76,12 @@ pub fn version(answer: &Answer) -> Option<String> {
     Some(value.get("version")?.as_str()?.to_owned())
 }
 
+/// Who serves, by the answer to `GET /v1/models`: `deltamux`, `vllm`, `llamacpp`, ….
+pub fn owner(answer: &Answer) -> Option<String> {
+    let value: serde_json::Value = serde_json::from_str(answer.ok()?).ok()?;
+    Some(value.get("data")?.get(0)?.get("owned_by")?.as_str()?.to_owned()).filter(|owner| !owner.is_empty())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -93,5 +99,20 @@ mod tests {
         );
         assert_eq!(models[1].digest.as_deref(), Some("ab12"));
         assert!(parse("[]").is_err());
+    }
+
+    #[test]
+    fn the_engine_is_known_by_what_it_says() {
+        let answer = |text: &str| Answer {
+            status: Some(200),
+            text: Some(text.into()),
+            error: None,
+        };
+        assert_eq!(
+            owner(&answer(r#"{"data":[{"id":"m","owned_by":"vllm"}]}"#)).as_deref(),
+            Some("vllm")
+        );
+        assert_eq!(version(&answer(r#"{"version":"0.9.1"}"#)).as_deref(), Some("0.9.1"));
+        assert_eq!((owner(&answer("{}")), version(&answer("no json"))), (None, None));
     }
 }
