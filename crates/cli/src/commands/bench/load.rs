@@ -32,7 +32,7 @@ pub struct LoadArgs {
     #[arg(long, value_enum, default_value_t = ApiArg::Chat)]
     api: ApiArg,
     /// Sent as a bearer token; never recorded.
-    #[arg(long, value_name = "KEY", env = "OPENAI_API_KEY", hide_env_values = true)]
+    #[arg(long, value_name = "KEY", env = "DELTAMUX_API_KEY", hide_env_values = true)]
     api_key: Option<String>,
     /// Models to ask [default: every listed model that has a parent, or the first listed one].
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
@@ -82,7 +82,7 @@ pub struct LoadArgs {
     /// What the run stands for in a comparison, e.g. PrinMix.
     #[arg(long)]
     label: Option<String>,
-    /// Name of the server's engine, for the bundle.
+    /// Name of the server's engine [default: who owns the first listed model].
     #[arg(long, value_name = "NAME", help_heading = "What is measured, for the bundle")]
     engine: Option<String>,
     /// Its version [default: what GET /version says].
@@ -160,10 +160,10 @@ impl LoadArgs {
 
 fn choice(text: &str) -> anyhow::Result<(Choice, BTreeMap<String, f64>)> {
     if !text.ends_with(".json") {
-        let choice: Choice = text.parse().with_context(|| format!("--variants {text}"))?;
-        if choice == Choice::Weights {
-            bail!("--variants weights: name the JSON file {{\"model\": weight}} itself");
-        }
+        let choice = text.parse().ok().filter(|choice| *choice != Choice::Weights);
+        let Some(choice) = choice else {
+            bail!("--variants {text}: expected uniform, zipf:ALPHA, round-robin or a JSON file {{\"model\": weight}}");
+        };
         return Ok((choice, BTreeMap::new()));
     }
     let weights: BTreeMap<String, f64> = serde_json::from_slice(&fs_err::read(text)?)

@@ -15,7 +15,7 @@ pub struct Bars {
 impl Bars {
     pub fn new() -> Self {
         let bar = ProgressBar::new(0);
-        if let Ok(style) = ProgressStyle::with_template("{msg} {bar:30} {pos}/{len} {elapsed}") {
+        if let Ok(style) = ProgressStyle::with_template("{msg} {bar:30} {pos}/{len} {elapsed} {prefix}") {
             bar.set_style(style);
         }
         bar.enable_steady_tick(Duration::from_millis(500));
