@@ -22,7 +22,7 @@ pub struct Cli {
 #[derive(Debug, clap::Subcommand)]
 enum Command {
     /// Measure a server, verify and compare run bundles.
-    Bench(bench::Args),
+    Bench(Box<bench::Args>),
     /// Compress a fine-tune's difference to its base into an artifact.
     Compress(compress::Args),
     /// Everything on the bundled tiny family, end to end, in about a minute.
@@ -44,7 +44,7 @@ enum Command {
 /// Runs the command.
 pub fn run(cli: Cli) -> anyhow::Result<()> {
     match cli.command {
-        Command::Bench(args) => bench::run(args),
+        Command::Bench(args) => bench::run(*args),
         Command::Compress(args) => compress::run(args),
         Command::Demo(args) => demo::run(&args),
         Command::Eval(args) => eval::run(args),
