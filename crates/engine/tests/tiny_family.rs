@@ -2,7 +2,7 @@
 //! compared with `==`, log-probabilities by their bits.
 
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use deltamux_delta::{CompressOptions, Method, compress};
@@ -24,35 +24,35 @@ fn tiny(name: &str) -> PathBuf {
         .join(name)
 }
 
-/// A folder of artifacts, made once for all tests of this process.
-fn artifacts() -> &'static Path {
-    static FOLDER: OnceLock<tempfile::TempDir> = OnceLock::new();
-    FOLDER
-        .get_or_init(|| {
-            let folder = tempfile::tempdir().expect("temporary directory");
-            for (name, method) in VARIANTS {
-                let options = CompressOptions {
-                    method,
-                    ratio: 0.125,
-                    ..CompressOptions::new()
-                };
-                compress(
-                    &tiny("base"),
-                    &tiny(name),
-                    &folder.path().join(name),
-                    &options,
-                    &|_, _, _| {},
-                )
-                .expect("compresses");
-            }
-            folder
-        })
-        .path()
+/// A folder of artifacts, shared by the tests that run at the same time and removed with the last of them.
+fn artifacts() -> Arc<tempfile::TempDir> {
+    static FOLDER: Mutex<Weak<tempfile::TempDir>> = Mutex::new(Weak::new());
+    let mut shared = FOLDER.lock().unwrap_or_else(PoisonError::into_inner);
+    shared.upgrade().unwrap_or_else(|| {
+        let folder = Arc::new(tempfile::tempdir().expect("temporary directory"));
+        for (name, method) in VARIANTS {
+            let options = CompressOptions {
+                method,
+                ratio: 0.125,
+                ..CompressOptions::new()
+            };
+            compress(
+                &tiny("base"),
+                &tiny(name),
+                &folder.path().join(name),
+                &options,
+                &|_, _, _| {},
+            )
+            .expect("compresses");
+        }
+        *shared = Arc::downgrade(&folder);
+        folder
+    })
 }
 
-fn config() -> EngineConfig {
+fn config(variants: &Path) -> EngineConfig {
     EngineConfig {
-        variants: Some(artifacts().to_owned()),
+        variants: Some(variants.to_owned()),
         kv_memory: Some(64 << 20),
         threads: 2,
         ..EngineConfig::new(tiny("base"))
@@ -161,7 +161,8 @@ fn assert_same(found: &[Answer], expected: &[Answer], what: &str) {
 
 #[test]
 fn answers_do_not_depend_on_batch_chunks_threads_or_preemption() {
-    let engine = Engine::start(config()).expect("starts");
+    let folder = artifacts();
+    let engine = Engine::start(config(folder.path())).expect("starts");
     let requests = mixture(&engine, 16);
     let alone: Vec<Answer> = requests.iter().map(|r| ask(&engine, r)).collect();
     assert!(alone.iter().all(|(ids, _)| ids.len() >= 12));
@@ -174,7 +175,7 @@ fn answers_do_not_depend_on_batch_chunks_threads_or_preemption() {
             "steps of 7 tokens",
             EngineConfig {
                 max_batch_tokens: 7,
-                ..config()
+                ..config(folder.path())
             },
         ),
         (
@@ -182,19 +183,25 @@ fn answers_do_not_depend_on_batch_chunks_threads_or_preemption() {
             EngineConfig {
                 threads: 1,
                 max_batch_tokens: 64,
-                ..config()
+                ..config(folder.path())
             },
         ),
-        ("three threads", EngineConfig { threads: 3, ..config() }),
+        (
+            "three threads",
+            EngineConfig {
+                threads: 3,
+                ..config(folder.path())
+            },
+        ),
         (
             "8 pages",
             EngineConfig {
                 kv_memory: Some(8 * page),
                 max_model_len: Some(128),
-                ..config()
+                ..config(folder.path())
             },
         ),
-        ("room for one variant", one_variant(&engine)),
+        ("room for one variant", one_variant(&engine, folder.path())),
     ] {
         let engine = Engine::start(config).expect("starts");
         assert_same(&ask_all(&engine, &requests), &alone, what);
@@ -208,23 +215,27 @@ fn answers_do_not_depend_on_batch_chunks_threads_or_preemption() {
 }
 
 /// Room for the largest variant only.
-fn one_variant(engine: &Engine) -> EngineConfig {
+fn one_variant(engine: &Engine, variants: &Path) -> EngineConfig {
     let largest = engine.variants().iter().skip(1).map(|v| v.bytes).max();
     EngineConfig {
         variant_memory: largest,
-        ..config()
+        ..config(variants)
     }
 }
 
 #[test]
 fn each_variant_answers_as_itself() {
-    let engine = Engine::start(config()).expect("starts");
+    let folder = artifacts();
+    let engine = Engine::start(config(folder.path())).expect("starts");
     for (name, _) in VARIANTS {
         // The full fine-tune as a base of its own.
         let full = Engine::start(EngineConfig::new(tiny(name))).expect("starts");
         let (mut equal, mut as_base) = (0, 0);
         for index in (0..20).step_by(2) {
-            let request = Request { max_tokens: Some(12), ..request(&engine, name, name, index) };
+            let request = Request {
+                max_tokens: Some(12),
+                ..request(&engine, name, name, index)
+            };
             let answer = ask(&engine, &request).0;
             equal += usize::from(
                 answer
@@ -247,12 +258,13 @@ fn each_variant_answers_as_itself() {
 
 #[test]
 fn a_damaged_artifact_is_refused_at_load_and_only_it() {
-    let folder = tempfile::tempdir().expect("temporary directory");
-    copy(&artifacts().join("sql"), &folder.path().join("sql"));
-    copy(&artifacts().join("route"), &folder.path().join("damaged"));
-    copy(&artifacts().join("route"), &folder.path().join("no-manifest"));
-    fs_err::write(folder.path().join("no-manifest/manifest.json"), "{").expect("written");
-    let packed = fs_err::read_dir(folder.path().join("damaged"))
+    let folder = artifacts();
+    let own = tempfile::tempdir().expect("temporary directory");
+    copy(&folder.path().join("sql"), &own.path().join("sql"));
+    copy(&folder.path().join("route"), &own.path().join("damaged"));
+    copy(&folder.path().join("route"), &own.path().join("no-manifest"));
+    fs_err::write(own.path().join("no-manifest/manifest.json"), "{").expect("written");
+    let packed = fs_err::read_dir(own.path().join("damaged"))
         .expect("read")
         .map(|entry| entry.expect("read").path())
         .find(|path| path.extension().is_some_and(|e| e == "safetensors"))
@@ -263,8 +275,8 @@ fn a_damaged_artifact_is_refused_at_load_and_only_it() {
     fs_err::write(&packed, bytes).expect("written");
 
     let engine = Engine::start(EngineConfig {
-        variants: Some(folder.path().to_owned()),
-        ..config()
+        variants: Some(own.path().to_owned()),
+        ..config(folder.path())
     })
     .expect("starts");
     let state = |name: &str| {
@@ -296,13 +308,14 @@ fn a_damaged_artifact_is_refused_at_load_and_only_it() {
 /// github.com/vllm-project/vllm/pull/11727
 #[test]
 fn an_artifact_for_another_base_is_refused_and_the_rest_goes_on() {
+    let folder = artifacts();
     let engine = Engine::start(EngineConfig {
         variants: None,
         ..EngineConfig::new(tiny("date"))
     })
     .expect("starts");
     let error = engine
-        .register("sql", artifacts().join("sql"))
+        .register("sql", folder.path().join("sql"))
         .expect_err("another base");
     assert!(error.to_string().contains("digest"), "{error}");
     assert_eq!(engine.variants().len(), 1);
@@ -323,13 +336,14 @@ fn request_for(engine: &Engine, model: &str) -> Request {
 /// github.com/vllm-project/vllm/issues/30931 and 42125
 #[test]
 fn a_name_that_is_replaced_answers_as_its_new_generation() {
-    let cold = Engine::start(config()).expect("starts");
+    let folder = artifacts();
+    let cold = Engine::start(config(folder.path())).expect("starts");
     let engine = Engine::start(EngineConfig {
         variants: None,
-        ..config()
+        ..config(folder.path())
     })
     .expect("starts");
-    let first = engine.register("x", artifacts().join("sql")).expect("registers");
+    let first = engine.register("x", folder.path().join("sql")).expect("registers");
     let as_x = |r: Request| Request {
         model: "x".to_owned(),
         ..r
@@ -337,7 +351,7 @@ fn a_name_that_is_replaced_answers_as_its_new_generation() {
     let of_sql = request(&cold, "sql", "sql", 0);
     assert_eq!(ask(&engine, &as_x(of_sql.clone())), ask(&cold, &of_sql));
 
-    let second = engine.register("x", artifacts().join("route")).expect("replaces");
+    let second = engine.register("x", folder.path().join("route")).expect("replaces");
     assert_ne!(first.generation, second.generation);
     let on_route = Request {
         model: "route".to_owned(),
@@ -355,12 +369,13 @@ fn a_name_that_is_replaced_answers_as_its_new_generation() {
 
 #[test]
 fn swap_mode_answers_as_each_full_model_alone() {
+    let folder = artifacts();
     let config = EngineConfig {
         mode: Mode::Swap,
         variants: Some(tiny("")),
         // One model of 2.6 million weights at a time.
         variant_memory: Some(6 << 20),
-        ..config()
+        ..config(folder.path())
     };
     let engine = Engine::start(config).expect("starts");
     let names: Vec<String> = engine.variants().into_iter().map(|v| v.name).collect();
@@ -426,10 +441,11 @@ fn end_of_sequence_ids_come_from_the_generation_config() {
 
 #[test]
 fn limits_that_contradict_each_other_are_named() {
+    let folder = artifacts();
     let start = |config| Engine::start(config).expect_err("contradictory").to_string();
     let error = start(EngineConfig {
         kv_memory: Some(1 << 16),
-        ..config()
+        ..config(folder.path())
     });
     assert!(
         error.contains("--kv-memory") && error.contains("--max-model-len"),
@@ -437,12 +453,12 @@ fn limits_that_contradict_each_other_are_named() {
     );
     let error = start(EngineConfig {
         memory: Some(1 << 20),
-        ..config()
+        ..config(folder.path())
     });
     assert!(error.contains("--memory"), "{error}");
     let error = start(EngineConfig {
         max_model_len: Some(4096),
-        ..config()
+        ..config(folder.path())
     });
     assert!(error.contains("--max-model-len") && error.contains("512"), "{error}");
 }

@@ -2,4 +2,5 @@
 
 mod behaviour;
 mod invariance;
+mod policy;
 mod toy;
