@@ -12,6 +12,9 @@ use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::errors::{ApiError, codes};
 use crate::metrics::Metrics;
+use crate::openai::chat::Chat;
+use crate::openai::completions::Completions;
+use crate::openai::endpoint::handle;
 use crate::{Inference, ServerConfig, health, ids, middleware, openai};
 
 /// Where a server stands.
@@ -123,8 +126,8 @@ impl App {
         Router::new()
             .route("/v1/models", get(openai::models::list))
             .route("/v1/models/{*id}", get(openai::models::retrieve))
-            .route("/v1/chat/completions", post(openai::chat::handle))
-            .route("/v1/completions", post(openai::completions::handle))
+            .route("/v1/chat/completions", post(handle::<Chat>))
+            .route("/v1/completions", post(handle::<Completions>))
             .route("/health", get(health::health))
             .route("/metrics", get(health::metrics))
             .fallback(not_found)

@@ -6,6 +6,8 @@ pub mod completions;
 pub mod models;
 
 mod completion_stream;
+pub mod endpoint;
+mod logprob;
 mod lookup;
 mod params;
 mod sse;

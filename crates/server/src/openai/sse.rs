@@ -57,7 +57,7 @@ fn to_line(value: &impl Serialize) -> serde_json::Result<String> {
         .replace('\u{2029}', "\\u2029"))
 }
 
-/// What a streamed answer needs to know beside its events.
+/// What an answer needs to know beside its events.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
     /// Choices in all.

@@ -4,6 +4,7 @@ use deltamux_engine::{Event, FinishReason, TokenLogProbs};
 use futures::StreamExt as _;
 
 use super::completion_stream::{Merged, cut_off};
+use super::sse::Plan;
 use super::usage::UsageReport;
 use crate::app::Shared;
 use crate::errors::ApiError;
@@ -19,15 +20,9 @@ pub struct Choice {
     pub reason: Option<FinishReason>,
 }
 
-/// Waits for `count` choices, `n` a prompt.
-pub async fn collect(
-    shared: &Shared,
-    mut events: Merged,
-    count: usize,
-    n: usize,
-    prompt_field: &str,
-) -> Result<(Vec<Choice>, UsageReport), ApiError> {
-    let mut choices: Vec<Choice> = (0..count).map(|_| Choice::default()).collect();
+/// Waits for all choices.
+pub async fn collect(shared: &Shared, mut events: Merged, plan: Plan) -> Result<(Vec<Choice>, UsageReport), ApiError> {
+    let mut choices: Vec<Choice> = (0..plan.count).map(|_| Choice::default()).collect();
     let mut usage_report = UsageReport::default();
     while let Some((index, event)) = events.next().await {
         let choice = &mut choices[index];
@@ -41,9 +36,9 @@ pub async fn collect(
             } => {
                 choice.text.push_str(&text);
                 choice.reason = Some(reason);
-                usage_report.add(index, n, &usage);
+                usage_report.add(index, plan.n, &usage);
             }
-            Event::Failed(error) => return Err(ApiError::from_submit(error, prompt_field)),
+            Event::Failed(error) => return Err(ApiError::from_submit(error, plan.prompt_field)),
         }
     }
     if choices.iter().any(|choice| choice.reason.is_none()) {

@@ -5,48 +5,52 @@ mod respond;
 mod types;
 mod validate;
 
-use std::time::Instant;
-
-use axum::body::Bytes;
-use axum::extract::State;
 use axum::response::Response;
+use deltamux_engine::{ModelText, Request};
+use serde_json::{Map, Value};
 
-use super::lookup::{Envelope, Target};
-use super::{completion_stream, sse, whole};
-use crate::app::SharedState;
+use super::endpoint::Endpoint;
+use super::lookup::Envelope;
+use super::params::Params;
+use super::usage::UsageReport;
+use super::whole::Choice;
 use crate::errors::ApiError;
 use crate::fields::parse_body;
 
-/// The field that prompts come from, for errors about the prompt.
+/// The field that prompts come from.
 const PROMPT: &str = "messages";
 
 /// Checks the body of a chat completion as the endpoint does, before any model is looked up.
 pub fn check(body: &[u8]) -> Result<(), ApiError> {
-    validate::read(&parse_body(body)?).map(drop)
+    Chat::read(&parse_body(body)?).map(drop)
 }
 
-/// Answers a chat.
-pub async fn handle(State(shared): SharedState, body: Bytes) -> Result<Response, ApiError> {
-    let start = Instant::now();
-    let engine = shared.engine()?;
-    let request = validate::read(&parse_body(&body)?)?;
-    drop(body);
-    let target = Target::find(engine.as_ref(), &request.model)?;
-    let envelope = Envelope::new("chatcmpl", &target);
-    let params = request.params.clone();
-    let requests = super::lookup::off_thread(move || convert::requests(&request, &target.text)).await?;
-    let count = requests.len();
-    let events = completion_stream::submit(&shared, engine.as_ref(), requests, start, PROMPT)?;
-    if params.stream {
-        let plan = sse::Plan {
-            count,
-            n: params.n,
-            include_usage: params.include_usage,
-            prompt_field: PROMPT,
-        };
-        let chunks = respond::ChatChunks::new(envelope, count, &params);
-        return sse::respond(shared.clone(), events, chunks, plan).await;
+/// The endpoint.
+pub struct Chat;
+
+impl Endpoint for Chat {
+    const ID_PREFIX: &'static str = "chatcmpl";
+    const PROMPT: &'static str = PROMPT;
+    type Asked = types::ChatRequest;
+    type Chunks = respond::ChatChunks;
+
+    fn read(body: &Map<String, Value>) -> Result<Self::Asked, ApiError> {
+        validate::read(body)
     }
-    let (choices, usage) = whole::collect(&shared, events, count, params.n, PROMPT).await?;
-    Ok(respond::whole(envelope, choices, usage, params.logprobs.is_some()))
+
+    fn model(asked: &Self::Asked) -> &str {
+        &asked.model
+    }
+
+    fn requests(asked: &Self::Asked, text: &ModelText) -> Result<Vec<Request>, ApiError> {
+        convert::requests(asked, text)
+    }
+
+    fn chunks(envelope: Envelope, count: usize, params: &Params) -> Self::Chunks {
+        respond::ChatChunks::new(envelope, count, params)
+    }
+
+    fn whole(envelope: &Envelope, choices: Vec<Choice>, usage: UsageReport, logprobs: bool) -> Response {
+        respond::whole(envelope, choices, usage, logprobs)
+    }
 }

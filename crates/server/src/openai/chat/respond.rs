@@ -7,17 +7,15 @@ use deltamux_engine::{Event, FinishReason, LogProb, TokenLogProbs};
 use super::types::{
     AssistantMessage, ChatChoice, ChatChunk, ChatLogProb, ChatLogProbs, ChatResponse, ChunkChoice, Delta, TokenLogProb,
 };
+use crate::openai::logprob::written;
 use crate::openai::lookup::Envelope;
 use crate::openai::params::Params;
 use crate::openai::sse::{Chunks, Frames};
 use crate::openai::usage::UsageReport;
 use crate::openai::whole::Choice;
 
-/// Least log-probability that is written: JSON has no minus infinity.
-pub const MIN_LOGPROB: f32 = -9999.0;
-
 /// A whole answer.
-pub fn whole(envelope: Envelope, choices: Vec<Choice>, usage: UsageReport, logprobs: bool) -> Response {
+pub fn whole(envelope: &Envelope, choices: Vec<Choice>, usage: UsageReport, logprobs: bool) -> Response {
     let choices = choices
         .into_iter()
         .enumerate()
@@ -33,11 +31,11 @@ pub fn whole(envelope: Envelope, choices: Vec<Choice>, usage: UsageReport, logpr
         })
         .collect();
     Json(ChatResponse {
-        id: envelope.id,
+        id: &envelope.id,
         object: "chat.completion",
         created: envelope.created,
-        model: envelope.model,
-        system_fingerprint: envelope.system_fingerprint,
+        model: &envelope.model,
+        system_fingerprint: envelope.system_fingerprint.as_deref(),
         choices,
         usage,
     })
@@ -60,7 +58,7 @@ fn log_probs(tokens: &[TokenLogProbs]) -> ChatLogProbs {
 fn log_prob(token: &LogProb) -> TokenLogProb {
     TokenLogProb {
         token: token.text.clone(),
-        logprob: token.logprob.max(MIN_LOGPROB),
+        logprob: written(token.logprob),
         bytes: (!token.text.contains(char::REPLACEMENT_CHARACTER)).then(|| token.text.clone().into_bytes()),
     }
 }

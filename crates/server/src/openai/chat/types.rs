@@ -22,14 +22,20 @@ pub struct ChatRequest {
     pub params: Params,
 }
 
+impl AsRef<Params> for ChatRequest {
+    fn as_ref(&self) -> &Params {
+        &self.params
+    }
+}
+
 /// A whole answer.
 #[derive(Debug, Serialize)]
-pub struct ChatResponse {
-    pub id: String,
+pub struct ChatResponse<'a> {
+    pub id: &'a str,
     pub object: &'static str,
     pub created: u64,
-    pub model: String,
-    pub system_fingerprint: Option<String>,
+    pub model: &'a str,
+    pub system_fingerprint: Option<&'a str>,
     pub choices: Vec<ChatChoice>,
     pub usage: UsageReport,
 }

@@ -6,17 +6,15 @@ use deltamux_engine::{Event, FinishReason, TokenLogProbs};
 use serde_json::json;
 
 use super::types::{CompletionResponse, TextChoice, TextLogProbs};
+use crate::openai::logprob::written;
 use crate::openai::lookup::Envelope;
 use crate::openai::params::Params;
 use crate::openai::sse::{Chunks, Frames};
 use crate::openai::usage::UsageReport;
 use crate::openai::whole::Choice;
 
-/// Least log-probability that is written: JSON has no minus infinity.
-const MIN_LOGPROB: f32 = -9999.0;
-
 /// A whole answer.
-pub fn whole(envelope: Envelope, choices: Vec<Choice>, usage: UsageReport, logprobs: bool) -> Response {
+pub fn whole(envelope: &Envelope, choices: Vec<Choice>, usage: UsageReport, logprobs: bool) -> Response {
     let choices = choices
         .into_iter()
         .enumerate()
@@ -27,7 +25,7 @@ pub fn whole(envelope: Envelope, choices: Vec<Choice>, usage: UsageReport, logpr
             finish_reason: choice.reason,
         })
         .collect();
-    Json(response(&envelope, choices, Some(Some(usage)))).into_response()
+    Json(response(envelope, choices, Some(Some(usage)))).into_response()
 }
 
 fn response(
@@ -54,10 +52,10 @@ fn log_probs(tokens: &[TokenLogProbs], offset: &mut usize) -> TextLogProbs {
             .top
             .iter()
             .chain([&token.chosen])
-            .map(|alternative| (alternative.text.clone(), json!(alternative.logprob.max(MIN_LOGPROB))))
+            .map(|alternative| (alternative.text.clone(), json!(written(alternative.logprob))))
             .collect();
         lists.tokens.push(token.chosen.text.clone());
-        lists.token_logprobs.push(token.chosen.logprob.max(MIN_LOGPROB));
+        lists.token_logprobs.push(written(token.chosen.logprob));
         lists.top_logprobs.push(top);
         lists.text_offset.push(*offset);
         *offset += token.chosen.text.chars().count();

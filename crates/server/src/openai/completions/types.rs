@@ -18,6 +18,12 @@ pub struct CompletionRequest {
     pub params: Params,
 }
 
+impl AsRef<Params> for CompletionRequest {
+    fn as_ref(&self) -> &Params {
+        &self.params
+    }
+}
+
 /// A prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Prompt {
