@@ -51,7 +51,9 @@ fn ask(
     max_tokens: usize,
     mut answered: impl FnMut(),
 ) -> anyhow::Result<Answers> {
-    let text = engine.text(model).ok_or_else(|| anyhow!("the model `{model}` does not exist"))?;
+    let text = engine
+        .text(model)
+        .ok_or_else(|| anyhow!("the model `{model}` does not exist"))?;
     let Some(template) = &text.template else {
         bail!("the model has no chat template, and tasks are chat messages: add chat_template.jinja to its directory");
     };
@@ -59,7 +61,9 @@ fn ask(
     let mut streams = Vec::with_capacity(tasks.len());
     for task in tasks {
         let line = || format!("task in line {}", task.line);
-        let prompt = template.render(&task.messages, None, true, &serde_json::Map::new()).with_context(line)?;
+        let prompt = template
+            .render(&task.messages, None, true, &serde_json::Map::new())
+            .with_context(line)?;
         let request = Request {
             model: model.to_owned(),
             prompt: text.tokenizer.encode(&prompt, false).with_context(line)?,
@@ -72,7 +76,11 @@ fn ask(
         };
         streams.push(engine.submit(request).with_context(line)?);
     }
-    let mut answers = Answers { texts: Vec::with_capacity(tasks.len()), tokens: 0, seconds: 0.0 };
+    let mut answers = Answers {
+        texts: Vec::with_capacity(tasks.len()),
+        tokens: 0,
+        seconds: 0.0,
+    };
     for (stream, task) in streams.into_iter().zip(tasks) {
         let (text, tokens) = collect(stream).with_context(|| format!("task in line {}", task.line))?;
         answers.texts.push(text);

@@ -37,7 +37,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     if args.open {
         let opener = if cfg!(target_os = "macos") { "open" } else { "xdg-open" };
-        let opened = Command::new(opener).arg(&report.site).stdin(Stdio::null()).stdout(Stdio::null()).spawn();
+        let opened = Command::new(opener)
+            .arg(&report.site)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn();
         if let Err(error) = opened {
             anyhow::bail!("cannot open {} with {opener}: {error}", report.site.display());
         }

@@ -44,7 +44,13 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let tasks = read_tasks(&args.tasks, args.limit.map(|n| n as usize))?;
     let config = EngineConfig::new(args.full.clone().unwrap_or_else(|| args.base.clone()));
     let bar = indicatif::ProgressBar::new(tasks.len() as u64);
-    let answers = answers::greedy(config, args.variant.as_deref(), &tasks, args.max_tokens as usize, || bar.inc(1));
+    let answers = answers::greedy(
+        config,
+        args.variant.as_deref(),
+        &tasks,
+        args.max_tokens as usize,
+        || bar.inc(1),
+    );
     bar.finish_and_clear();
     let Answers { texts, tokens, seconds } = answers?;
     let score = score(&tasks, &texts).ok_or_else(|| anyhow!("{}: holds no task", args.tasks.display()))?;

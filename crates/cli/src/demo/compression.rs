@@ -80,7 +80,9 @@ pub fn run(family: &Family, out: &Path, steps: &Steps) -> anyhow::Result<Vec<Var
             bar.set_message(variant);
             let answers = answers::greedy(EngineConfig::new(base), artifact.as_deref(), &tasks, MAX_TOKENS, || {})?;
             bar.inc(1);
-            Ok(tasks::score(&tasks, &answers.texts).context("the family has tasks")?.exact_match)
+            Ok(tasks::score(&tasks, &answers.texts)
+                .context("the family has tasks")?
+                .exact_match)
         };
         rows.push(VariantRow {
             variant: variant.to_owned(),

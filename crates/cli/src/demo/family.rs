@@ -24,10 +24,19 @@ impl Family {
             return Ok(Self { dir: dir.into() });
         }
         let starts = [std::env::current_dir().ok(), std::env::current_exe().ok()];
-        let candidates = starts.iter().flatten().flat_map(|start| start.ancestors()).map(|p| p.join("models/tiny"));
-        match candidates.into_iter().find(|dir| dir.join("base/config.json").is_file()) {
+        let candidates = starts
+            .iter()
+            .flatten()
+            .flat_map(|start| start.ancestors())
+            .map(|p| p.join("models/tiny"));
+        match candidates
+            .into_iter()
+            .find(|dir| dir.join("base/config.json").is_file())
+        {
             Some(dir) => Ok(Self { dir }),
-            None => bail!("models/tiny is not here: run the demo inside a clone of the repository, or give --family DIR"),
+            None => {
+                bail!("models/tiny is not here: run the demo inside a clone of the repository, or give --family DIR")
+            }
         }
     }
 

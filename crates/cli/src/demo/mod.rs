@@ -49,7 +49,9 @@ impl Steps {
         let style = ProgressStyle::with_template("{prefix:>28} [{bar:30}] {pos:>3}/{len:3} {elapsed:>3} {msg}")
             .unwrap_or_else(|_| ProgressStyle::default_bar())
             .progress_chars("=> ");
-        let bar = self.bars.add(ProgressBar::new(length).with_style(style).with_prefix(name.to_owned()));
+        let bar = self
+            .bars
+            .add(ProgressBar::new(length).with_style(style).with_prefix(name.to_owned()));
         bar.enable_steady_tick(Duration::from_millis(250));
         bar
     }
@@ -64,7 +66,9 @@ pub fn run(out: &Path, family: Option<&Path>) -> anyhow::Result<Report> {
     let out = fs_err::canonicalize(out)?;
     fs_err::write(out.join(MARKER_FILE), "{}\n")?;
 
-    let steps = Steps { bars: MultiProgress::new() };
+    let steps = Steps {
+        bars: MultiProgress::new(),
+    };
     let variants = compression::run(&family, &out, &steps)?;
     let served = serving::run(&family, &out, &steps)?;
 
@@ -108,7 +112,10 @@ fn clear(out: &Path) -> anyhow::Result<()> {
         return Ok(());
     }
     if !out.join(MARKER_FILE).is_file() {
-        bail!("{} exists and was not made by the demo: give another --out DIR", out.display());
+        bail!(
+            "{} exists and was not made by the demo: give another --out DIR",
+            out.display()
+        );
     }
     fs_err::remove_dir_all(out).with_context(|| format!("replacing {}", out.display()))
 }
@@ -117,7 +124,15 @@ fn clear(out: &Path) -> anyhow::Result<()> {
 pub fn tables(report: &Report) -> String {
     let percent = |share: f64| format!("{:.1} %", 100.0 * share);
     let figure = |value: Option<f64>, digits| value.map_or("not measured".into(), |v| format!("{v:.digits$}"));
-    let mut quality = table(&["variant", "exact match: full", "compressed", "base", "full", "artifact", "linears at"]);
+    let mut quality = table(&[
+        "variant",
+        "exact match: full",
+        "compressed",
+        "base",
+        "full",
+        "artifact",
+        "linears at",
+    ]);
     for row in &report.variants {
         quality.add_row([
             row.variant.clone(),
@@ -126,10 +141,18 @@ pub fn tables(report: &Report) -> String {
             percent(row.exact_match_base),
             format!("{:.2} MB", row.full_bytes as f64 / 1e6),
             format!("{:.2} MB", row.artifact_bytes as f64 / 1e6),
-            row.linear_ratio.map_or("unchanged".into(), |ratio| format!("1/{:.1}", 1.0 / ratio)),
+            row.linear_ratio
+                .map_or("unchanged".into(), |ratio| format!("1/{:.1}", 1.0 / ratio)),
         ]);
     }
-    let mut speed = table(&["method", "offered req/s", "req/s", "E2E mean, ms", "E2E p95, ms", "failed"]);
+    let mut speed = table(&[
+        "method",
+        "offered req/s",
+        "req/s",
+        "E2E mean, ms",
+        "E2E p95, ms",
+        "failed",
+    ]);
     for row in &report.serving {
         speed.add_row([
             row.method.clone(),
@@ -153,7 +176,9 @@ pub fn tables(report: &Report) -> String {
 /// A table whose columns after the first are numbers.
 fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
-    table.load_style(comfy_table::presets::UTF8_FULL_CONDENSED).set_header(header);
+    table
+        .load_style(comfy_table::presets::UTF8_FULL_CONDENSED)
+        .set_header(header);
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);
     }

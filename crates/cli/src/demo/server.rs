@@ -32,8 +32,13 @@ impl Server {
             .stdout(Stdio::piped())
             .spawn()
             .context("cannot start deltamux serve")?;
-        let Some(stdout) = child.stdout.take() else { bail!("deltamux serve has no output") };
-        let mut server = Self { child, url: String::new() };
+        let Some(stdout) = child.stdout.take() else {
+            bail!("deltamux serve has no output")
+        };
+        let mut server = Self {
+            child,
+            url: String::new(),
+        };
         // `--json` prints one document when ready; its last line closes it.
         let mut document = String::new();
         for line in BufReader::new(stdout).lines() {
@@ -54,7 +59,9 @@ impl Server {
     }
 
     fn end(&mut self) {
-        let _ = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status();
+        let _ = Command::new("kill")
+            .args(["-TERM", &self.child.id().to_string()])
+            .status();
         let deadline = Instant::now() + STOP;
         while Instant::now() < deadline {
             if matches!(self.child.try_wait(), Ok(Some(_)) | Err(_)) {

@@ -58,10 +58,17 @@ pub struct Served {
 
 /// Serves every method and the Naive baseline; bundles go to `out/runs`.
 pub fn run(family: &Family, out: &Path, steps: &Steps) -> anyhow::Result<Served> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
     let runs = out.join("runs");
     fs_err::create_dir_all(&runs)?;
-    let mut served = Served { answers_checked: 0, rows: Vec::new(), bundles: Vec::new() };
+    let mut served = Served {
+        answers_checked: 0,
+        rows: Vec::new(),
+        bundles: Vec::new(),
+    };
 
     let checkpoints = full_checkpoints(family)?;
     let mut engines = vec![("Naive", checkpoints.path().to_owned(), true)];
@@ -77,7 +84,10 @@ pub fn run(family: &Family, out: &Path, steps: &Steps) -> anyhow::Result<Served>
         if is_prinmix {
             served.answers_checked = runtime.block_on(check_answers(family, &server.url, steps))?;
         }
-        let bar = steps.step(&format!("{label}: arrivals"), (RATES.len() as u64) * u64::from(REQUESTS));
+        let bar = steps.step(
+            &format!("{label}: arrivals"),
+            (RATES.len() as u64) * u64::from(REQUESTS),
+        );
         let profile = ArrivalsProfile {
             process: Arrivals::Poisson,
             rates: RATES.to_vec(),
@@ -93,7 +103,10 @@ pub fn run(family: &Family, out: &Path, steps: &Steps) -> anyhow::Result<Served>
             let requests: u32 = LEVELS.iter().map(|level| level * 8).sum();
             let bar = steps.step(&format!("{label}: concurrency"), u64::from(requests));
             let mut bundles = Vec::new();
-            let profile = ConcurrencyProfile { levels: LEVELS.to_vec(), requests: Some(requests / LEVELS.len() as u32) };
+            let profile = ConcurrencyProfile {
+                levels: LEVELS.to_vec(),
+                requests: Some(requests / LEVELS.len() as u32),
+            };
             let Finished { bundle, .. } = runtime.block_on(concurrency(&settings, &profile, |p| advance(&bar, &p)))?;
             bundles.push(bundle);
             bar.finish();
@@ -121,7 +134,13 @@ fn full_checkpoints(family: &Family) -> anyhow::Result<tempfile::TempDir> {
 fn settings(url: &str, runs: &Path, label: &str) -> Settings {
     let mut settings = Settings::new(url, runs);
     settings.label = Some(label.to_owned());
-    settings.engine = Engine { name: Some("deltamux".into()), version: Some(env!("CARGO_PKG_VERSION").into()), precision: Some("bf16".into()), device: Some("CPU".into()), ..Engine::default() };
+    settings.engine = Engine {
+        name: Some("deltamux".into()),
+        version: Some(env!("CARGO_PKG_VERSION").into()),
+        precision: Some("bf16".into()),
+        device: Some("CPU".into()),
+        ..Engine::default()
+    };
     settings.input_tokens = Lengths::Fixed(32);
     settings.output_tokens = Lengths::Fixed(24);
     settings.ignore_eos = true;
@@ -164,7 +183,9 @@ async fn check_answers(family: &Family, url: &str, steps: &Steps) -> anyhow::Res
         alone.push(ask(&client, url, model, messages).await?);
         bar.inc(1);
     }
-    let together = questions.iter().map(|(model, messages)| ask(&client, url, model, messages));
+    let together = questions
+        .iter()
+        .map(|(model, messages)| ask(&client, url, model, messages));
     let together: Vec<String> = futures::future::try_join_all(together).await?;
     bar.inc(questions.len() as u64);
     bar.finish();
@@ -181,7 +202,11 @@ async fn check_answers(family: &Family, url: &str, steps: &Steps) -> anyhow::Res
 /// A greedy answer over HTTP.
 async fn ask(client: &reqwest::Client, url: &str, model: &str, messages: &[Value]) -> anyhow::Result<String> {
     let body = json!({"model": model, "messages": messages, "temperature": 0, "max_tokens": 64});
-    let response = client.post(format!("{url}/v1/chat/completions")).json(&body).send().await?;
+    let response = client
+        .post(format!("{url}/v1/chat/completions"))
+        .json(&body)
+        .send()
+        .await?;
     let status = response.status();
     let answer: Value = response.json().await?;
     match answer["choices"][0]["message"]["content"].as_str() {

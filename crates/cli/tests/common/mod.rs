@@ -47,12 +47,16 @@ pub struct Server {
 impl Server {
     /// Starts it on a free port.
     pub fn start() -> Self {
-        let mut child = deltamux(&["serve", "--port", "0", "--threads", "1", "--kv-memory", "16MiB"])
-            .arg("--base")
-            .arg(tiny("base"))
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        Self::of(
+            deltamux(&["serve", "--threads", "1", "--kv-memory", "16MiB"])
+                .arg("--base")
+                .arg(tiny("base")),
+        )
+    }
+
+    /// Starts `deltamux serve` with these arguments on a free port.
+    pub fn of(serve: &mut Command) -> Self {
+        let mut child = serve.args(["--port", "0"]).stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.as_mut().unwrap())
             .read_line(&mut line)
