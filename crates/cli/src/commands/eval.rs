@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::anyhow;
 use deltamux_bench::tasks::{read_tasks, score};
 use deltamux_engine::EngineConfig;
+use deltamux_model::hub;
 use serde_json::json;
 
 use crate::answers::{self, Answers};
@@ -17,15 +18,15 @@ Examples:
   deltamux eval --base models/tiny/base --variant variants/sql --tasks models/tiny/data/sql.heldout.jsonl
   deltamux eval --base models/tiny/base --full models/tiny/sql --tasks models/tiny/data/sql.heldout.jsonl --limit 50")]
 pub struct Args {
-    /// Directory of the base model.
+    /// Directory of the base model, or its id on the hub (org/name).
     #[arg(long, value_name = "DIR")]
-    base: PathBuf,
+    base: String,
     /// Answer with this variant, an artifact of `deltamux compress`.
     #[arg(long, value_name = "ARTIFACT", conflicts_with = "full")]
     variant: Option<PathBuf>,
     /// Answer with this full checkpoint instead of the base.
     #[arg(long, value_name = "DIR")]
-    full: Option<PathBuf>,
+    full: Option<String>,
     /// Tasks: one {"messages": […], "answer": "…"} a line.
     #[arg(long, value_name = "FILE")]
     tasks: PathBuf,
@@ -42,7 +43,7 @@ pub struct Args {
 
 pub fn run(args: Args) -> anyhow::Result<()> {
     let tasks = read_tasks(&args.tasks, args.limit.map(|n| n as usize))?;
-    let config = EngineConfig::new(args.full.clone().unwrap_or_else(|| args.base.clone()));
+    let config = EngineConfig::new(hub::resolve(args.full.as_ref().unwrap_or(&args.base))?);
     let bar = indicatif::ProgressBar::new(tasks.len() as u64);
     let answers = answers::greedy(
         config,

@@ -28,9 +28,9 @@ Examples:
   deltamux generate --base models/tiny/base --variants variants/ --variant sql \\
       --messages chat.json --temperature 0 --json")]
 pub struct Args {
-    /// Directory of the base model.
+    /// Directory of the base model, or its id on the hub (org/name).
     #[arg(long, value_name = "DIR")]
-    base: PathBuf,
+    base: String,
     /// The variant that answers: an artifact directory, or a name inside --variants; default: the base.
     #[arg(long, value_name = "ARTIFACT|NAME")]
     variant: Option<String>,
@@ -103,7 +103,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let engine = Engine::start(EngineConfig {
         max_seqs: 1,
         threads: args.threads,
-        ..EngineConfig::new(args.base.clone())
+        ..EngineConfig::new(deltamux_model::hub::resolve(&args.base)?)
     })?;
     let model = match variant {
         Some((name, directory)) => engine.register(&name, directory)?.name,

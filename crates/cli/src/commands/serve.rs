@@ -1,7 +1,7 @@
 //! `deltamux serve`: serve the base and its variants behind an OpenAI-compatible API.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::ValueEnum;
 use deltamux_engine::{Engine, EngineConfig, Mode};
+use deltamux_model::hub;
 use deltamux_server::{ApiKeys, App, ServerConfig, serve_app};
 use serde_json::json;
 use tokio::net::TcpListener;
@@ -32,9 +33,9 @@ Examples:
 Then:
   curl http://127.0.0.1:8080/v1/chat/completions -d '{\"model\": \"sql\", \"messages\": [{\"role\": \"user\", \"content\": \"hi\"}]}'")]
 pub struct Args {
-    /// Directory of the base model.
+    /// Directory of the base model, or its id on the hub (org/name).
     #[arg(long, value_name = "DIR")]
-    base: PathBuf,
+    base: String,
     /// Folder whose sub-folders are variants: artifacts of `deltamux compress` (with --mode swap: full checkpoints).
     #[arg(long, value_name = "DIR")]
     variants: Option<PathBuf>,
@@ -131,9 +132,13 @@ impl Args {
         Ok(())
     }
 
-    fn engine_config(&self) -> EngineConfig {
-        let defaults = EngineConfig::new(self.base.clone());
-        EngineConfig {
+    fn engine_config(&self) -> anyhow::Result<EngineConfig> {
+        let base = hub::resolve(&self.base)?;
+        // A model of the hub answers under its id, not under the name of a folder in the hub's cache.
+        let base_name = (base != Path::new(&self.base)).then(|| self.base.clone());
+        let defaults = EngineConfig::new(base);
+        Ok(EngineConfig {
+            base_name,
             variants: self.variants.clone(),
             mode: match self.mode {
                 ModeArg::Delta => Mode::Delta,
@@ -148,7 +153,7 @@ impl Args {
             max_model_len: self.max_model_len,
             threads: self.threads.unwrap_or(defaults.threads),
             ..defaults
-        }
+        })
     }
 
     fn server_config(&self) -> anyhow::Result<ServerConfig> {
@@ -189,7 +194,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         }
     }));
 
-    let engine = Engine::start(args.engine_config())?;
+    let engine = Engine::start(args.engine_config()?)?;
     app.set_engine(Arc::new(engine.clone()));
     ready.store(true, Ordering::Release);
     announce(args, &engine, address)?;
