@@ -3,9 +3,8 @@
 use axum::Json;
 use axum::response::{IntoResponse as _, Response};
 use deltamux_engine::{Event, FinishReason, TokenLogProbs};
-use serde_json::json;
 
-use super::types::{CompletionResponse, TextChoice, TextLogProbs};
+use super::types::{CompletionResponse, TextChoice, TextLogProbs, TopLogProbs};
 use crate::openai::logprob::written;
 use crate::openai::lookup::Envelope;
 use crate::openai::params::Params;
@@ -48,15 +47,17 @@ fn response(
 fn log_probs(tokens: &[TokenLogProbs], offset: &mut usize) -> TextLogProbs {
     let mut lists = TextLogProbs::default();
     for token in tokens {
-        let top = token
-            .top
-            .iter()
-            .chain([&token.chosen])
-            .map(|alternative| (alternative.text.clone(), json!(written(alternative.logprob))))
-            .collect();
+        let mut top: Vec<(String, f32)> = Vec::with_capacity(token.top.len() + 1);
+        for alternative in token.top.iter().chain([&token.chosen]) {
+            // Different ids may have one text, and the chosen token is mostly among the most likely ones; the first of
+            // them is the most likely.
+            if !top.iter().any(|(text, _)| *text == alternative.text) {
+                top.push((alternative.text.clone(), written(alternative.logprob)));
+            }
+        }
         lists.tokens.push(token.chosen.text.clone());
         lists.token_logprobs.push(written(token.chosen.logprob));
-        lists.top_logprobs.push(top);
+        lists.top_logprobs.push(TopLogProbs(top));
         lists.text_offset.push(*offset);
         *offset += token.chosen.text.chars().count();
     }

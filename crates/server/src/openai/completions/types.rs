@@ -1,8 +1,7 @@
 //! What is asked and answered.
 
 use deltamux_engine::FinishReason;
-use serde::Serialize;
-use serde_json::{Map, Value};
+use serde::{Serialize, Serializer};
 
 use crate::openai::params::Params;
 use crate::openai::usage::UsageReport;
@@ -61,7 +60,18 @@ pub struct TextLogProbs {
     pub tokens: Vec<String>,
     pub token_logprobs: Vec<f32>,
     /// Token text → log-probability, the chosen token included.
-    pub top_logprobs: Vec<Map<String, Value>>,
+    pub top_logprobs: Vec<TopLogProbs>,
     /// Characters of the completion before the token.
     pub text_offset: Vec<usize>,
+}
+
+/// Tokens' texts with their log-probabilities, an object in JSON. Not a map of values: those hold f64 only, which would
+/// write digits that an f32 does not have.
+#[derive(Debug, Default)]
+pub struct TopLogProbs(pub Vec<(String, f32)>);
+
+impl Serialize for TopLogProbs {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(text, logprob)| (text, logprob)))
+    }
 }
