@@ -232,3 +232,14 @@ fn exact_vectors_of_another_length_or_with_nan_are_refused() {
     });
     assert!(refused(&path).contains("NaN at index 2"));
 }
+
+#[test]
+fn a_figure_changed_in_the_manifest_is_noticed() {
+    let (_dir, path) = damaged(|dir| {
+        let file = dir.join("manifest.json");
+        let text = fs_err::read_to_string(&file).unwrap();
+        fs_err::write(&file, text.replacen("\"method\": \"", "\"method\": \"better ", 1)).unwrap();
+    });
+    let error = refused(&path);
+    assert!(error.contains("manifest.json") && error.contains("SHA-256"), "{error}");
+}

@@ -174,6 +174,33 @@ pub struct FileInfo {
     pub sha256: String,
 }
 
+/// End of a pretty-printed object.
+const END: &str = "\n}";
+/// Beginning of the last entry of the file.
+const OWN_DIGEST: &str = ",\n  \"manifest_sha256\": \"";
+
+/// Checks the SHA-256 that is the last entry of the file, byte for byte: figures and names have no other digest.
+fn check_own_digest(text: &[u8]) -> Result<(), String> {
+    let entry = OWN_DIGEST.len() + 64 + 1;
+    let parts = text
+        .strip_suffix(b"\n")
+        .and_then(|text| text.strip_suffix(END.as_bytes()))
+        .and_then(|text| text.split_at_checked(text.len().checked_sub(entry)?));
+    let Some((body, last)) = parts.filter(|(_, last)| last.starts_with(OWN_DIGEST.as_bytes())) else {
+        return Err("does not end with its own SHA-256 (`manifest_sha256`): the file was changed".to_string());
+    };
+    let mut hash = Sha256::new();
+    hash.update(body);
+    hash.update(END);
+    let found = hex::encode(hash.finalize());
+    if last[OWN_DIGEST.len()..last.len() - 1] != *found.as_bytes() {
+        return Err(format!(
+            "SHA-256 is {found}, but its last entry says otherwise: the file was changed; copy the artifact again"
+        ));
+    }
+    Ok(())
+}
+
 impl Manifest {
     /// Reads and checks `manifest.json` in `dir`.
     pub fn read(dir: &Path) -> Result<Self, ArtifactError> {
@@ -192,8 +219,23 @@ impl Manifest {
             ));
         }
         let bytes = fs_err::read(&path)?;
-        let manifest = Self::parse(&bytes).map_err(|what| ArtifactError::invalid(path, what))?;
+        let invalid = |what| ArtifactError::invalid(&path, what);
+        let manifest = Self::parse(&bytes).map_err(invalid)?;
+        check_own_digest(&bytes).map_err(invalid)?;
         Ok(manifest)
+    }
+
+    /// The text of the file: the manifest as JSON, and as its last entry the SHA-256 of the text without that entry.
+    pub fn to_text(&self) -> serde_json::Result<Vec<u8>> {
+        let mut text = serde_json::to_vec_pretty(self)?;
+        let digest = hex::encode(Sha256::digest(&text));
+        text.truncate(text.len() - END.len());
+        text.extend(OWN_DIGEST.as_bytes());
+        text.extend(digest.as_bytes());
+        text.extend(b"\"");
+        text.extend(END.as_bytes());
+        text.push(b'\n');
+        Ok(text)
     }
 
     /// Parses and checks the bytes of a manifest.

@@ -192,8 +192,7 @@ impl ArtifactWriter {
 impl Manifest {
     /// Writes the manifest into `target`.
     pub fn write(&self, target: &Target) -> Result<FileInfo, ArtifactError> {
-        let mut text = serde_json::to_vec_pretty(self).map_err(io::Error::from)?;
-        text.push(b'\n');
+        let text = self.to_text().map_err(io::Error::from)?;
         target.write(MANIFEST_FILE, &text)
     }
 }

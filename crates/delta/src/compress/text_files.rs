@@ -27,7 +27,8 @@ pub(crate) fn copy(base: &Path, finetuned: &Path, target: &Target) -> Result<Vec
 fn read(path: &Path) -> std::io::Result<Option<Vec<u8>>> {
     match fs_err::read(path) {
         Ok(bytes) => Ok(Some(bytes)),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        // A link that leads nowhere is there, but cannot be read.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound && !path.is_symlink() => Ok(None),
         Err(error) => Err(error),
     }
 }
