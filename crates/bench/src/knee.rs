@@ -8,6 +8,8 @@ pub const THRESHOLD: f64 = 0.95;
 const RESOLUTION: f64 = 1.15;
 /// Points of a search at most, those that were asked for included.
 const MAX_POINTS: usize = 14;
+/// Invalid points in a row after which a search gives up.
+const MAX_LATE: usize = 3;
 
 /// Whether the server kept up: completed/offered at least [`THRESHOLD`] without the drain tail (a short run of long
 /// answers would otherwise never reach it), and no more requests in flight at the end than twice those at the start.
@@ -32,9 +34,14 @@ fn rate(point: &Point) -> Option<f64> {
     }
 }
 
-/// The knee as far as `points` show it.
+/// The knee as far as `points` show it. A point whose client was late shows nothing.
 pub fn knee(points: &[Point]) -> Knee {
-    let of = |up: bool| points.iter().filter(move |p| keeps_up(p) == up).filter_map(rate);
+    let of = |up: bool| {
+        points
+            .iter()
+            .filter(move |p| p.valid && keeps_up(p) == up)
+            .filter_map(rate)
+    };
     let highest = of(true).max_by(f64::total_cmp);
     let overloaded = of(false)
         .filter(|rate| highest.is_none_or(|h| *rate > h))
@@ -46,11 +53,15 @@ pub fn knee(points: &[Point]) -> Knee {
     }
 }
 
-/// The rate to try next: upwards by doubling until one is too much, then between; `None` when the knee is found or the
-/// search has run its points.
+/// The rate to try next: upwards by doubling until one is too much, then between; a rate whose point is invalid once
+/// more. `None` when the knee is found, the search has run its points, or the client is too late to search on.
 pub fn next_rate(points: &[Point]) -> Option<f64> {
-    if points.len() >= MAX_POINTS {
+    let late = points.iter().rev().take_while(|p| !p.valid).count();
+    if points.len() >= MAX_POINTS || late >= MAX_LATE {
         return None;
+    }
+    if late > 0 {
+        return points.last().and_then(rate);
     }
     let knee = knee(points);
     match (knee.rate_req_per_s, knee.overloaded_at_req_per_s) {
@@ -132,6 +143,24 @@ mod tests {
     fn a_search_without_end_stops() {
         let (knee, rates) = search(1.0, 1e9);
         assert_eq!((rates.len(), knee.overloaded_at_req_per_s), (MAX_POINTS, None));
+    }
+
+    #[test]
+    fn a_point_whose_client_was_late_shows_nothing_and_is_tried_again() {
+        let late = |rate| Point {
+            valid: false,
+            ..measured(rate, 11.0)
+        };
+        let mut points = vec![measured(1.0, 11.0), late(2.0)];
+        assert_eq!(
+            (next_rate(&points), knee(&points).rate_req_per_s),
+            (Some(2.0), Some(1.0))
+        );
+        points.extend([late(2.0), late(2.0)]);
+        assert_eq!(
+            (next_rate(&points), knee(&points).overloaded_at_req_per_s),
+            (None, None)
+        );
     }
 
     #[test]

@@ -255,7 +255,7 @@ pub struct Repeat {
 }
 
 /// The highest rate that the server kept up with: completed/offered at least `threshold`, measured without the drain
-/// tail, no failure for want of room, and a queue that does not grow.
+/// tail, and a queue that does not grow. Points whose client was late show nothing.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Knee {
