@@ -62,6 +62,12 @@ impl Cmd {
         self
     }
 
+    /// Drops what it writes to stderr: for a failure that is expected.
+    pub fn without_stderr(mut self) -> Self {
+        self.command.stderr(Stdio::null());
+        self
+    }
+
     /// Sets its working directory.
     pub fn dir(mut self, dir: &Path) -> Self {
         self.command.current_dir(dir);
