@@ -176,3 +176,29 @@ fn a_changed_artifact_is_refused_by_every_command_that_reads_it() {
     ]));
     assert!(line.contains("SHA-256") && !full.exists());
 }
+
+/// A file-size limit fails writes as a full disk does, half-way through the file.
+#[cfg(unix)]
+#[test]
+fn a_disk_that_is_full_is_one_line_and_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("x");
+    let output = Command::new("sh")
+        .args(["-c", "trap '' XFSZ; ulimit -f 16; exec \"$@\"", "sh"])
+        .arg(env!("CARGO_BIN_EXE_deltamux"))
+        .args(["compress", "--base"])
+        .arg(tiny("base"))
+        .arg("--finetuned")
+        .arg(tiny("sql"))
+        .arg("--out")
+        .arg(&out)
+        .output()
+        .unwrap();
+    let line = refusal(&output);
+    assert!(line.contains("delta.safetensors"), "{line}");
+    let left: Vec<_> = fs_err::read_dir(dir.path())
+        .unwrap()
+        .map(|e| e.unwrap().file_name())
+        .collect();
+    assert!(left.is_empty(), "{left:?}");
+}

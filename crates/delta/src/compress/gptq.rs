@@ -88,7 +88,7 @@ impl Grid {
         let mut best = (f32::INFINITY, f16::ZERO, 0f32);
         for step in 0..SEARCH_STEPS {
             let shrink = 1.0 - 0.7 * step as f32 / SEARCH_STEPS as f32;
-            let scale = f16::from_f32((high - low) * shrink / top);
+            let scale = f16::from_f32((high - low) * shrink / top).min(f16::MAX);
             let s = scale.to_f32();
             if s == 0.0 {
                 continue;
