@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn convex_instances_are_within_a_percent_of_exhaustive_search() {
+    fn errors_that_fall_as_quantised_ranks_do_are_close_to_exhaustive_search() {
         // Errors fall by a factor of four for each bit, as those of quantised ranks do.
         let items: Vec<Item<4>> = (0..8)
             .map(|i| {

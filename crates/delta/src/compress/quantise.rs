@@ -193,3 +193,75 @@ fn pack(
         bands,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::factor::{Norm, Order, factor};
+    use super::*;
+    use crate::artifact::packed_bytes;
+    use proptest::prelude::*;
+    use rand::{Rng as _, SeedableRng as _};
+
+    /// A random difference with random second moments.
+    fn make(outputs: usize, inputs: usize, seed: u64) -> (Matrix<f32>, InputMoments, Factors) {
+        let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(seed);
+        let mut random = |rows: usize, cols: usize| {
+            let data = (0..rows * cols).map(|_| rng.random_range(-1.0f32..1.0)).collect();
+            Matrix::from_vec(rows, cols, data)
+        };
+        let delta = random(outputs, inputs);
+        let x = random(2 * inputs, inputs).to_f64();
+        let moments = InputMoments::new(product(x.view().transpose(), x.view())).unwrap();
+        let factors = factor(&delta, &moments.c, Norm::Weights, Order::Energy, 64).unwrap();
+        (delta, moments, factors)
+    }
+
+    fn assert_close(found: &[f32], expected: &[f32]) -> Result<(), TestCaseError> {
+        prop_assert_eq!(found.len(), expected.len());
+        let largest = expected.iter().fold(0f32, |m, x| m.max(x.abs()));
+        for (a, b) in found.iter().zip(expected) {
+            prop_assert!((a - b).abs() <= 1e-5 * largest.max(1e-3), "{} {}", a, b);
+        }
+        Ok(())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+
+        /// Whatever the shape (multiples of 8 and 128 or not), what the kernels read is what was quantised.
+        #[test]
+        fn packed_factors_read_back_as_the_approximation(
+            outputs in 1..300usize,
+            inputs in 1..300usize,
+            widths in proptest::collection::vec(proptest::sample::select(vec![8u8, 4, 3, 2]), 1..12),
+            correct: bool,
+            seed: u64,
+        ) {
+            let (delta, moments, factors) = make(outputs, inputs, seed);
+            let chosen: Vec<(usize, u8)> = widths.into_iter().take(factors.s.len()).enumerate().collect();
+            let made = quantise(&delta, &moments, &factors, &chosen, correct).unwrap();
+            let bytes = made.packed.encode();
+            prop_assert_eq!(Some(bytes.len()), packed_bytes(inputs, outputs, &made.packed.widths()));
+            assert_close(&made.packed.to_delta().unwrap().to_dense(), &made.dense.data)?;
+        }
+
+        #[test]
+        fn f16_factors_read_back_as_the_approximation(outputs in 1..150usize, inputs in 1..150usize, seed: u64) {
+            let (delta, _, factors) = make(outputs, inputs, seed);
+            let made = store_f16(&delta, &factors);
+            prop_assert_eq!(
+                Some(made.packed.encode().len()),
+                packed_bytes(inputs, outputs, &made.packed.widths())
+            );
+            assert_close(&made.packed.to_delta().unwrap().to_dense(), &made.dense.data)?;
+        }
+    }
+
+    #[test]
+    fn inputs_that_are_always_zero_are_no_obstacle() {
+        let (delta, _, factors) = make(24, 40, 5);
+        let moments = InputMoments::new(Matrix::zeros(40, 40)).unwrap();
+        let made = quantise(&delta, &moments, &factors, &[(0, 3), (1, 2)], true).unwrap();
+        assert!(made.dense.data.iter().all(|x| x.is_finite()));
+    }
+}
