@@ -1,6 +1,6 @@
 //! Compression of a fine-tune's difference to its base, and the artifact that holds it.
 //!
-//! [`compress`] makes an artifact directory, [`Artifact`] reads one, [`restore`] turns it back into a checkpoint.
+//! [`compress()`] makes an artifact directory, [`Artifact`] reads one, [`restore()`] turns it back into a checkpoint.
 
 pub mod artifact;
 pub mod compress;
