@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use deltamux_bench::bundle::{
-    self, DIGESTS_FILE, ENVIRONMENT_FILE, EVENTS_FILE, RUN_FILE, RequestRecord, Run, SERVER_FILE,
+    self, DIGESTS_FILE, ENVIRONMENT_FILE, EVENTS_FILE, RUN_FILE, RequestRecord, Run, SERVER_FILE, ServerReport,
 };
 use deltamux_bench::verify::{Status, Verification};
 
@@ -28,6 +28,8 @@ pub struct Source {
     pub events: Option<Vec<RequestRecord>>,
     /// The client's machine, as recorded.
     pub environment: Option<serde_json::Value>,
+    /// What the server said about itself, as recorded.
+    pub server: Option<ServerReport>,
     /// Its files.
     pub files: Vec<File>,
     /// Whether its figures could be recomputed.
@@ -76,6 +78,9 @@ impl Source {
         let events = fs_err::read(dir.join(EVENTS_FILE))
             .ok()
             .and_then(|bytes| bundle::read_events(bytes).ok());
+        let server = fs_err::read(dir.join(SERVER_FILE))
+            .ok()
+            .and_then(|bytes| serde_json::from_slice(&bytes).ok());
         let environment = fs_err::read(dir.join(ENVIRONMENT_FILE))
             .ok()
             .and_then(|bytes| serde_json::from_slice(&bytes).ok());
@@ -102,6 +107,7 @@ impl Source {
             run,
             events,
             environment,
+            server,
             files,
             verdict: verify(dir)?,
         })

@@ -234,6 +234,20 @@ fn what_was_not_measured_is_said_and_never_zero() {
 }
 
 #[test]
+fn a_point_that_the_client_was_late_for_stays_on_the_page_but_stands_for_nothing() {
+    let bench = Bench::new();
+    let mut bundle = synthetic::arrivals(&identity("a", &["route"]), &[1.0, 4.0], 12);
+    bundle.run.points[1].valid = false;
+    bundle.run.points[1].invalid = vec!["repeat 1: the client sent late".into()];
+    build(&bench.options(&[bench.write(&bundle)])).unwrap();
+    let page = bench.page("runs/a.html");
+    assert!(page.contains("Offered rate 4\u{a0}req&#x2f;s is invalid: repeat 1: the client sent late"));
+    assert!(page.contains("at 1 req&#x2f;s offered") && !page.contains("at 4 req&#x2f;s offered"));
+    assert!(page.contains("<tr class=\"flagged\">"));
+    assert!(!bench.page("index.html").contains("at 4 req&#x2f;s offered"));
+}
+
+#[test]
 fn a_folder_without_a_summary_is_refused_and_nothing_is_written() {
     let bench = Bench::new();
     let good = bench.write(&arrivals("a"));

@@ -33,7 +33,7 @@ fn verification(texts: &Texts, source: &Source) -> Section {
     let mut blocks = vec![Block::Facts {
         facts: vec![
             Fact::stated(texts, "verification.status", Some(status)),
-            Fact::stated(texts, "verification.means", Some(means)),
+            Fact::stated(texts, "verification.means", Some(means)).long(),
         ],
     }];
     if !verdict.reasons.is_empty() {

@@ -108,7 +108,12 @@ pub fn raw_and_median(
         .iter()
         .flat_map(|(x, point)| {
             point.repeats.iter().enumerate().filter_map(move |(i, repeat)| {
-                let label = texts.with("figure.repeat", &[("n", &(i + 1).to_string())]);
+                let key = if repeat.valid {
+                    "figure.repeat"
+                } else {
+                    "figure.repeat_invalid"
+                };
+                let label = texts.with(key, &[("n", &(i + 1).to_string())]);
                 pick(&repeat.rates).filter(|y| y.is_finite()).map(|y| Dot(*x, y, label))
             })
         })

@@ -72,18 +72,23 @@ pub fn facts(texts: &Texts, run: &Run) -> Vec<Fact> {
     ]
 }
 
-/// The figures to remember, by profile.
+/// Points that may stand for a run: those in which the client kept its schedule.
+fn valid(points: &[Point]) -> Vec<(f64, &Point)> {
+    by_load(points).into_iter().filter(|(_, point)| point.valid).collect()
+}
+
+/// The figures to remember, by profile; from valid points only.
 pub fn headlines(texts: &Texts, run: &Run) -> Vec<Headline> {
-    let points = by_load(&run.points);
+    let points = valid(&run.points);
     match run.profile {
         Profile::Arrivals => arrivals(texts, run, &points),
         Profile::Concurrency => concurrency(texts, &points),
     }
 }
 
-/// The best figure of a run in one line, for the list.
+/// The best figure of a run in one line, for the list; from valid points only.
 pub fn best(run: &Run) -> Option<(f64, &'static str, f64)> {
-    let points = by_load(&run.points);
+    let points = valid(&run.points);
     let (pick, unit): (figures::PickRate, _) = match run.profile {
         Profile::Arrivals => (|rates| rates.request_throughput_req_per_s, "req/s"),
         Profile::Concurrency => (|rates| rates.aggregate_decode_tok_per_s, "tok/s"),

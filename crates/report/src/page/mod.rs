@@ -8,6 +8,7 @@ mod masthead;
 mod outlook;
 mod overview;
 mod requests;
+mod resources;
 mod workload;
 
 use serde::Serialize;
@@ -52,8 +53,8 @@ pub struct Fact {
     pub absent: String,
     /// Whether it is set in the digest's face.
     pub mono: bool,
-    /// Where it leads.
-    pub href: Option<String>,
+    /// Whether it needs the room of two.
+    pub long: bool,
 }
 
 impl Fact {
@@ -64,7 +65,7 @@ impl Fact {
             value,
             absent: texts.get("absent.not_stated"),
             mono: false,
-            href: None,
+            long: false,
         }
     }
 
@@ -76,10 +77,19 @@ impl Fact {
         }
     }
 
-    /// The same fact in the digest's face.
+    /// The same fact in the digest's face, which is wide.
     #[must_use]
     pub fn mono(self) -> Self {
-        Self { mono: true, ..self }
+        Self {
+            mono: true,
+            ..self.long()
+        }
+    }
+
+    /// The same fact with the room of two.
+    #[must_use]
+    pub fn long(self) -> Self {
+        Self { long: true, ..self }
     }
 }
 
@@ -200,7 +210,7 @@ pub fn run_page(texts: &Texts, source: &Source, raw: &str) -> RunPage {
         headlines: masthead::headlines(texts, run),
         chapters: vec![
             chapter("profiles", profile_sections),
-            chapter("resources", outlook::resources(texts)),
+            chapter("resources", resources::sections(texts, source)),
             chapter("evidence", evidence::sections(texts, source, raw)),
             chapter("quality", outlook::quality(texts)),
             chapter("speculation", outlook::speculation(texts)),

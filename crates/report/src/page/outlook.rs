@@ -27,29 +27,13 @@ pub fn other_profiles(texts: &Texts, run: Profile) -> Section {
     Section::new(texts, "other_profiles", vec![Block::Facts { facts }])
 }
 
-fn unmeasured(texts: &Texts, key: &str, terms: &[&str]) -> Section {
+/// A section of terms that were not measured.
+pub fn unmeasured(texts: &Texts, key: &str, terms: &[&str]) -> Section {
     let facts = terms
         .iter()
         .map(|term| Fact::measured(texts, &format!("{key}.{term}"), None))
         .collect();
     Section::new(texts, key, vec![Block::Facts { facts }])
-}
-
-/// Memory, prefix cache, energy.
-pub fn resources(texts: &Texts) -> Vec<Section> {
-    vec![
-        unmeasured(
-            texts,
-            "memory",
-            &["checkpoint", "idle", "loaded", "kv", "peak", "source"],
-        ),
-        unmeasured(texts, "prefix_cache", &["cold", "warm"]),
-        unmeasured(
-            texts,
-            "energy",
-            &["device", "phase", "energy", "power", "duration", "source"],
-        ),
-    ]
 }
 
 /// Quality of the answers, and quality against speed.

@@ -286,11 +286,24 @@ fn bundle(run: Run, records: Vec<RequestRecord>) -> Bundle {
         server: ServerReport {
             run: run.id.clone(),
             models: silent.clone(),
-            version: silent.clone(),
-            metrics_before: silent.clone(),
-            metrics_after: silent,
+            version: silent,
+            metrics_before: metrics(0, 0),
+            metrics_after: metrics(512, 4096),
         },
         run,
         records,
+    }
+}
+
+/// A part of what deltamux reports about itself.
+fn metrics(pages_used: u32, tokens: u32) -> Answer {
+    let text = format!(
+        "deltamux_base_bytes 1048576\ndeltamux_variant_bytes 262144\ndeltamux_kv_pages 2048\n\
+         deltamux_kv_page_bytes 8192\ndeltamux_kv_pages_used {pages_used}\ndeltamux_generation_tokens_total {tokens}\n"
+    );
+    Answer {
+        status: Some(200),
+        text: Some(text),
+        error: None,
     }
 }
