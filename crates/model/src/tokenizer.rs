@@ -45,6 +45,8 @@ struct Inner {
     /// Bytes of every token, where the decoder joins bytes and nothing else.
     byte_level: Option<ByteLevel>,
     vocab_size: usize,
+    /// Bytes of text that one token stands for at most; `None` when a normaliser may shorten texts.
+    longest_token: Option<usize>,
 }
 
 impl Tokenizer {
@@ -87,6 +89,10 @@ impl Tokenizer {
                 vocab_size - 1
             )));
         }
+        let longest_token = match tokenizer.get_normalizer() {
+            Some(_) => None,
+            None => tokenizer.get_vocab(true).keys().map(String::len).max(),
+        };
         let byte_level = match tokenizer.get_decoder() {
             Some(DecoderWrapper::ByteLevel(_)) => Some(ByteLevel::new(&tokenizer, vocab_size)),
             _ => None,
@@ -96,8 +102,17 @@ impl Tokenizer {
                 tokenizer,
                 byte_level,
                 vocab_size,
+                longest_token,
             }),
         })
+    }
+
+    /// Tokens that `text` has at least, without encoding it: a text far beyond a context is refused before it costs
+    /// time and memory.
+    pub fn least_tokens(&self, text: &str) -> usize {
+        self.inner
+            .longest_token
+            .map_or(0, |longest| text.len() / longest.max(1))
     }
 
     /// Token ids of `text`; special tokens written in the text become their ids; `add_special_tokens` runs the

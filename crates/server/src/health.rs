@@ -9,11 +9,12 @@ use serde_json::json;
 use crate::app::{Phase, SharedState};
 use crate::errors::ApiError;
 
-/// 200 when requests are answered; 503 while the model is loaded and while the server stops.
+/// 200 when requests are answered; 503 while the model is loaded, while the server stops and once the engine has failed.
 pub async fn health(State(shared): SharedState) -> Response {
-    let status = match (shared.phase(), shared.loaded_engine().is_some()) {
-        (Phase::Serving, true) => "ok",
-        (Phase::Serving, false) => "loading",
+    let status = match (shared.phase(), shared.loaded_engine()) {
+        (Phase::Serving, Some(engine)) if engine.failure().is_some() => "failed",
+        (Phase::Serving, Some(_)) => "ok",
+        (Phase::Serving, None) => "loading",
         (Phase::Draining | Phase::Stopped, _) => "stopping",
     };
     let code = if status == "ok" {

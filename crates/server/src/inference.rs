@@ -25,6 +25,11 @@ pub trait Inference: Send + Sync + 'static {
 
     /// Counters and gauges, as of the last step.
     fn stats(&self) -> EngineStats;
+
+    /// Why no request is answered any more, once that is so; see [`Engine::failure`].
+    fn failure(&self) -> Option<SubmitError> {
+        None
+    }
 }
 
 impl Inference for Engine {
@@ -51,5 +56,9 @@ impl Inference for Engine {
 
     fn stats(&self) -> EngineStats {
         Self::stats(self)
+    }
+
+    fn failure(&self) -> Option<SubmitError> {
+        Self::failure(self)
     }
 }

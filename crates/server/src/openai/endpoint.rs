@@ -34,8 +34,9 @@ pub trait Endpoint {
     fn read(body: &Map<String, Value>) -> Result<Self::Asked, ApiError>;
     /// The model that is asked for.
     fn model(asked: &Self::Asked) -> &str;
-    /// The engine's requests, `n` a prompt. Takes time in proportion to the prompts.
-    fn requests(asked: &Self::Asked, text: &ModelText) -> Result<Vec<Request>, ApiError>;
+    /// The engine's requests, `n` a prompt, each of which leaves room in a context of `limit` tokens. Takes time in
+    /// proportion to the prompts.
+    fn requests(asked: &Self::Asked, text: &ModelText, limit: usize) -> Result<Vec<Request>, ApiError>;
     /// A writer of chunks for `count` choices.
     fn chunks(envelope: Envelope, count: usize, params: &Params) -> Self::Chunks;
     /// A whole answer.
@@ -51,7 +52,8 @@ pub async fn handle<E: Endpoint>(State(shared): SharedState, body: Bytes) -> Res
     let target = Target::find(engine.as_ref(), E::model(&asked))?;
     let envelope = Envelope::new(E::ID_PREFIX, &target);
     let preparing = asked.clone();
-    let requests = off_thread(move || E::requests(&preparing, &target.text)).await?;
+    let limit = engine.max_model_len();
+    let requests = off_thread(move || E::requests(&preparing, &target.text, limit)).await?;
     let params: &Params = asked.as_ref().as_ref();
     let plan = Plan {
         count: requests.len(),

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::http::StatusCode;
 use deltamux_engine::{ModelText, SubmitError, VariantInfo, VariantState};
+use deltamux_model::Tokenizer;
 
 use crate::errors::{ApiError, codes};
 use crate::{Inference, ids};
@@ -71,6 +72,40 @@ pub async fn off_thread<T: Send + 'static>(
     tokio::task::spawn_blocking(work)
         .await
         .map_err(|error| ApiError::internal(format_args!("preparing a prompt: {error}")))?
+}
+
+/// Token ids of a prompt that leaves room in a context of `limit` tokens.
+pub fn encode(
+    tokenizer: &Tokenizer,
+    prompt: &str,
+    add_special_tokens: bool,
+    limit: usize,
+    param: &str,
+) -> Result<Vec<u32>, ApiError> {
+    let least = tokenizer.least_tokens(prompt);
+    if least >= limit {
+        let what = format!(
+            "this model's maximum context length is {limit} tokens, but the prompt has at least {least}; shorten it"
+        );
+        return Err(ApiError::new(StatusCode::BAD_REQUEST, codes::CONTEXT_LENGTH_EXCEEDED, what).with_param(param));
+    }
+    let ids = tokenizer
+        .encode(prompt, add_special_tokens)
+        .map_err(|error| tokenizer_error(param, error))?;
+    check_length(&ids, limit, param)?;
+    Ok(ids)
+}
+
+/// Refuses a prompt that leaves no room, before it is copied for every choice.
+pub fn check_length(ids: &[u32], limit: usize, param: &str) -> Result<(), ApiError> {
+    let tokens = ids.len();
+    if tokens >= limit {
+        return Err(ApiError::from_submit(
+            SubmitError::PromptTooLong { tokens, limit },
+            param,
+        ));
+    }
+    Ok(())
 }
 
 /// An error of tokenizing `param`.

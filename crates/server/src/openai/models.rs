@@ -1,6 +1,7 @@
 //! `GET /v1/models` and `GET /v1/models/{id}`.
 
 use axum::Json;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use deltamux_engine::{VariantInfo, VariantState};
 use serde::Serialize;
@@ -62,7 +63,12 @@ pub async fn list(State(shared): SharedState) -> Result<Json<ModelList>, ApiErro
 }
 
 /// One model.
-pub async fn retrieve(State(shared): SharedState, Path(id): Path<String>) -> Result<Json<Model>, ApiError> {
+pub async fn retrieve(
+    State(shared): SharedState,
+    id: Result<Path<String>, PathRejection>,
+) -> Result<Json<Model>, ApiError> {
+    // A name that is no UTF-8 is the name of no model.
+    let Path(id) = id.map_err(|rejection| ApiError::model_not_found(&rejection.body_text()))?;
     let engine = shared.engine()?;
     let info = engine
         .variants()

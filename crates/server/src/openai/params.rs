@@ -15,6 +15,12 @@ const MAX_N: i64 = 128;
 pub const MAX_LOGPROBS: i64 = 20;
 /// Stop strings at most.
 const MAX_STOPS: usize = 16;
+/// Bytes of a stop string at most.
+const MAX_STOP_BYTES: usize = 1024;
+/// Stop ids at most.
+const MAX_STOP_IDS: usize = 256;
+/// Biased tokens at most.
+const MAX_BIASES: usize = 1024;
 const NO_STRUCTURE: &str = "structured output is not supported; remove the field and describe the format in the prompt";
 
 /// Parameters as a request gave them; `None` is "not given".
@@ -223,6 +229,10 @@ fn read_stop(fields: &Fields<'_>) -> Result<Vec<String>, ApiError> {
         .into_iter()
         .map(|(path, value)| match value {
             Value::String(s) if s.is_empty() => Err(ApiError::invalid_value(&path, "must not be empty")),
+            Value::String(s) if s.len() > MAX_STOP_BYTES => {
+                let what = format!("at most {MAX_STOP_BYTES} bytes, found {}", s.len());
+                Err(ApiError::invalid_value(&path, what))
+            }
             Value::String(s) => Ok(s.clone()),
             other => {
                 let expected = if path == "stop" {
@@ -238,7 +248,19 @@ fn read_stop(fields: &Fields<'_>) -> Result<Vec<String>, ApiError> {
 
 fn read_stop_ids(fields: &Fields<'_>) -> Result<Vec<u32>, ApiError> {
     let items = fields.list("stop_token_ids")?.unwrap_or_default();
+    at_most("stop_token_ids", items.len(), MAX_STOP_IDS)?;
     token_ids(items, "stop_token_ids")
+}
+
+/// Refuses more entries than any honest request has: each is copied for every choice.
+fn at_most(field: &str, found: usize, limit: usize) -> Result<(), ApiError> {
+    if found > limit {
+        return Err(ApiError::invalid_value(
+            field,
+            format!("at most {limit} entries, found {found}"),
+        ));
+    }
+    Ok(())
 }
 
 /// A list of token ids at a path.
@@ -260,6 +282,7 @@ fn read_logit_bias(fields: &Fields<'_>) -> Result<HashMap<u32, f32>, ApiError> {
     let Some(bias) = fields.object("logit_bias")? else {
         return Ok(HashMap::new());
     };
+    at_most("logit_bias", bias.entries().len(), MAX_BIASES)?;
     let mut read = HashMap::new();
     for name in bias.entries().keys() {
         let id = name.parse().map_err(|_| {
@@ -293,6 +316,20 @@ mod tests {
         assert_eq!((sampling.temperature, sampling.top_p, sampling.top_k), (0.6, 0.5, 20));
         let sampling = &params.requests("m", &[1], &GenerationConfig::default())[0].sampling;
         assert_eq!((sampling.temperature, sampling.top_k), (1.0, 0));
+    }
+
+    #[test]
+    fn what_is_copied_for_every_choice_is_bounded() {
+        let ids: Vec<u32> = (0..=MAX_STOP_IDS as u32).collect();
+        let biases: serde_json::Map<String, Value> = (0..=MAX_BIASES).map(|id| (id.to_string(), json!(1))).collect();
+        for (field, body) in [
+            ("stop", json!({"stop": "x".repeat(MAX_STOP_BYTES + 1)})),
+            ("stop_token_ids", json!({"stop_token_ids": ids})),
+            ("logit_bias", json!({"logit_bias": biases})),
+        ] {
+            let refusal = format!("{:?}", read(body).unwrap_err());
+            assert!(refusal.contains(field) && refusal.contains("at most"), "{refusal}");
+        }
     }
 
     #[test]

@@ -6,11 +6,11 @@ use deltamux_engine::{ModelText, Request};
 use super::PROMPT;
 use super::types::ChatRequest;
 use crate::errors::{ApiError, codes};
-use crate::openai::lookup::tokenizer_error;
+use crate::openai::lookup::encode;
 
 /// Renders the messages with the model's template, tokenizes them without adding special tokens (the template writes
 /// them), and makes a request for each choice.
-pub fn requests(request: &ChatRequest, text: &ModelText) -> Result<Vec<Request>, ApiError> {
+pub fn requests(request: &ChatRequest, text: &ModelText, limit: usize) -> Result<Vec<Request>, ApiError> {
     request.params.check_vocabulary(text.tokenizer.vocab_size())?;
     let template = text.template.as_ref().ok_or_else(|| {
         ApiError::new(
@@ -31,9 +31,6 @@ pub fn requests(request: &ChatRequest, text: &ModelText) -> Result<Vec<Request>,
             &request.template_kwargs,
         )
         .map_err(|error| ApiError::invalid_value(PROMPT, error))?;
-    let prompt = text
-        .tokenizer
-        .encode(&rendered, false)
-        .map_err(|error| tokenizer_error(PROMPT, error))?;
+    let prompt = encode(&text.tokenizer, &rendered, false, limit, PROMPT)?;
     Ok(request.params.requests(&request.model, &prompt, &text.generation))
 }

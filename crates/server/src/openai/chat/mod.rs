@@ -42,8 +42,8 @@ impl Endpoint for Chat {
         &asked.model
     }
 
-    fn requests(asked: &Self::Asked, text: &ModelText) -> Result<Vec<Request>, ApiError> {
-        convert::requests(asked, text)
+    fn requests(asked: &Self::Asked, text: &ModelText, limit: usize) -> Result<Vec<Request>, ApiError> {
+        convert::requests(asked, text, limit)
     }
 
     fn chunks(envelope: Envelope, count: usize, params: &Params) -> Self::Chunks {

@@ -4,20 +4,18 @@ use deltamux_engine::{ModelText, Request};
 
 use super::types::{CompletionRequest, Prompt};
 use crate::errors::ApiError;
-use crate::openai::lookup::tokenizer_error;
+use crate::openai::lookup::{check_length, encode};
 
 /// Tokenizes each prompt and makes a request for each choice, the choices of a prompt side by side.
-pub fn requests(request: &CompletionRequest, text: &ModelText) -> Result<Vec<Request>, ApiError> {
+pub fn requests(request: &CompletionRequest, text: &ModelText, limit: usize) -> Result<Vec<Request>, ApiError> {
     let vocabulary = text.tokenizer.vocab_size();
     request.params.check_vocabulary(vocabulary)?;
     let mut requests = Vec::with_capacity(request.prompts.len() * request.params.n);
     for (path, prompt) in &request.prompts {
         let ids = match prompt {
-            Prompt::Text(prompt) => text
-                .tokenizer
-                .encode(prompt, true)
-                .map_err(|error| tokenizer_error(path, error))?,
+            Prompt::Text(prompt) => encode(&text.tokenizer, prompt, true, limit, path)?,
             Prompt::Ids(ids) => {
+                check_length(ids, limit, path)?;
                 if let Some(at) = ids.iter().position(|id| *id as usize >= vocabulary) {
                     let what = format!("the model's token ids are below {vocabulary}, found {}", ids[at]);
                     return Err(ApiError::invalid_value(&format!("{path}[{at}]"), what));
