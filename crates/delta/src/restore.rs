@@ -49,6 +49,9 @@ pub fn restore(
 ) -> Result<Restored, RestoreError> {
     let base = Checkpoint::open(base)?;
     let artifact = Artifact::open(artifact)?;
+    if fs_err::canonicalize(out).is_ok_and(|out| fs_err::canonicalize(base.dir()).is_ok_and(|base| base == out)) {
+        return Err(ArtifactError::invalid(out, "is the base itself; choose another --out").into());
+    }
     let target = Target::new(out, force, WEIGHTS_FILE)?;
     let variant = artifact.load(base.config(), &base.digest())?;
     let vocab = variant.vocab_size.unwrap_or(base.config().vocab_size);
@@ -157,21 +160,21 @@ fn copy_text(base: &Checkpoint, artifact: &Artifact, vocab: usize, target: &Targ
         }
         let mut bytes = fs_err::read(&path)?;
         if name == "config.json" {
-            let mut config: serde_json::Value =
-                serde_json::from_slice(&bytes).map_err(|e| ArtifactError::invalid(&path, format!("not JSON: {e}")))?;
-            config["vocab_size"] = vocab.into();
+            let mut config: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(&bytes)
+                .map_err(|e| ArtifactError::invalid(&path, format!("not a JSON object: {e}")))?;
+            config.insert("vocab_size".to_owned(), vocab.into());
             if let Some(dtype) = base.tensor(layout::EMBEDDING).map(|t| t.dtype) {
                 let dtype = match dtype {
                     DType::Bf16 => "bfloat16",
                     DType::F16 => "float16",
                     DType::F32 => "float32",
                 };
-                let key = if config.get("dtype").is_some() {
+                let key = if config.contains_key("dtype") {
                     "dtype"
                 } else {
                     "torch_dtype"
                 };
-                config[key] = dtype.into();
+                config.insert(key.to_owned(), dtype.into());
             }
             bytes = serde_json::to_vec_pretty(&config).map_err(std::io::Error::from)?;
             bytes.push(b'\n');

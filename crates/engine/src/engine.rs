@@ -64,6 +64,11 @@ impl Engine {
         start::start(config).map(Self::from)
     }
 
+    /// Why no request is answered any more: the engine has failed or is stopping; `None` while it answers.
+    pub fn failure(&self) -> Option<SubmitError> {
+        lock(&self.inner.shared.closed).clone()
+    }
+
     /// Queues a request. Tokens are ids of the variant's own tokenizer (see [`Engine::text`]).
     ///
     /// # Errors

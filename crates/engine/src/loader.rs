@@ -71,7 +71,7 @@ pub(crate) struct ArtifactSource {
 
 impl Source for ArtifactSource {
     fn load(&mut self, entry: &Entry) -> Result<Weights, String> {
-        let digest = base_digest(&self.base_entry)?;
+        let digest = base_digest(&self.base_entry, &self.base.checkpoint);
         let artifact = Artifact::open(&entry.root).map_err(|e| e.to_string())?;
         if let Some(registered) = entry.generation.get().filter(|&g| g != artifact.generation()) {
             return Err(format!(
@@ -86,13 +86,10 @@ impl Source for ArtifactSource {
     }
 }
 
-/// The base's digest, computed once.
-pub(crate) fn base_digest(base: &Entry) -> Result<String, String> {
-    if let Some(digest) = base.generation.get() {
-        return Ok(digest.clone());
-    }
-    let checkpoint = Checkpoint::open(&base.root).map_err(|e| e.to_string())?;
-    Ok(base.generation.get_or_init(|| checkpoint.digest()).clone())
+/// The base's digest, computed once, of the files that its weights were read from: whatever has replaced them on disk
+/// since is not what answers.
+fn base_digest(base: &Entry, checkpoint: &Checkpoint) -> String {
+    base.generation.get_or_init(|| checkpoint.digest()).clone()
 }
 
 /// Full checkpoints, each a model of its own.

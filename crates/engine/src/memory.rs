@@ -77,6 +77,15 @@ pub(crate) fn divide(d: &Demands) -> Result<Division, String> {
     let available = d
         .available
         .map_or(u64::MAX / 2, |bytes| (bytes as f64 * AVAILABLE_SHARE) as u64);
+    if let (Some(memory), Some(left)) = (d.memory, d.available)
+        && memory > left
+    {
+        return Err(format!(
+            "--memory is {}, but this machine has {} left; lower --memory",
+            human(memory),
+            human(left)
+        ));
+    }
     let total = d.memory.unwrap_or(available);
     let one_sequence = |len: usize| (pages_for(len) as u64).saturating_mul(d.page_bytes);
 
@@ -87,6 +96,16 @@ pub(crate) fn divide(d: &Demands) -> Result<Division, String> {
                 human(bytes),
                 bytes / d.page_bytes * PAGE_TOKENS as u64,
                 human(one_sequence(max_model_len))
+            ));
+        }
+        Some(bytes)
+            if d.available
+                .is_some_and(|available| bytes.saturating_add(fixed) > available) =>
+        {
+            return Err(format!(
+                "--kv-memory is {}, but this machine has {} left beside the base; lower --kv-memory",
+                human(bytes),
+                human(d.available.unwrap_or(0).saturating_sub(fixed))
             ));
         }
         Some(bytes) => bytes,

@@ -69,6 +69,8 @@ pub(crate) struct BaseModel {
     pub(crate) text: Arc<ModelText>,
     /// How variants are held.
     pub(crate) mode: Mode,
+    /// Its files, mapped since its weights were read.
+    pub(crate) checkpoint: Checkpoint,
 }
 
 /// Names to entries; the base first, then the variants by name.

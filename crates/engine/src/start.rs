@@ -61,6 +61,7 @@ pub(crate) fn start(config: EngineConfig) -> Result<Inner, EngineError> {
         config: checkpoint.config().clone(),
         text,
         mode: config.mode,
+        checkpoint,
     });
     let keys = Keys::default();
     let base_entry = Arc::new(base_entry(&base, keys.next(), backend.as_ref()));
@@ -236,9 +237,42 @@ fn base_name(config: &EngineConfig) -> String {
     config.base_name.clone().unwrap_or_else(directory)
 }
 
+/// Refuses the folders that are easily given by mistake. An empty one is none: variants may be registered later.
+fn check_folder(folder: &Path, mode: Mode) -> Result<(), EngineError> {
+    let shown = folder.display();
+    if folder.join("manifest.json").is_file() || folder.join("config.json").is_file() {
+        let parent = folder.parent().unwrap_or(folder).display();
+        return Err(EngineError::Config(format!(
+            "--variants {shown} is itself a variant: give the folder that holds it, {parent}"
+        )));
+    }
+    let (other, holds, remedy) = match mode {
+        Mode::Delta => (
+            Mode::Swap,
+            "full checkpoints",
+            "compress them first, or serve them with --mode swap",
+        ),
+        Mode::Swap => (
+            Mode::Delta,
+            "artifacts of `deltamux compress`",
+            "serve them without --mode swap",
+        ),
+    };
+    if !scan(folder, other)?.is_empty() {
+        return Err(EngineError::Config(format!(
+            "--variants {shown} holds {holds}: {remedy}"
+        )));
+    }
+    Ok(())
+}
+
 fn open_variants(base: &BaseModel, folder: &Path, keys: &Keys) -> Result<Vec<Entry>, EngineError> {
     let mut entries = Vec::new();
-    for (name, root) in scan(folder, base.mode)? {
+    let found = scan(folder, base.mode)?;
+    if found.is_empty() {
+        check_folder(folder, base.mode)?;
+    }
+    for (name, root) in found {
         if name == base.name {
             // In swap mode the base often lies among its fine-tunes; any other directory of its name cannot be asked.
             if fs_err::canonicalize(&root).ok() != fs_err::canonicalize(&base.root).ok() {

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use deltamux_delta::Artifact;
-use deltamux_model::{ChatTemplate, GenerationConfig, ModelConfig, Tokenizer};
+use deltamux_model::{ChatTemplate, CheckpointError, GenerationConfig, ModelConfig, Tokenizer};
 
 use crate::registry::BaseModel;
 use crate::request::{EngineError, ModelText};
@@ -29,7 +29,8 @@ pub(crate) fn of_artifact(artifact: &Artifact, base: &BaseModel) -> Result<Arc<M
     ]
     .into_iter()
     .any(own);
-    let generation = own("generation_config.json");
+    let config = own("config.json");
+    let generation = config || own("generation_config.json");
     if !(tokenizer || template || generation) {
         return Ok(base.text.clone());
     }
@@ -45,7 +46,16 @@ pub(crate) fn of_artifact(artifact: &Artifact, base: &BaseModel) -> Result<Arc<M
             base.text.template.clone()
         },
         generation: if generation {
-            GenerationConfig::from_dir(artifact.dir(), &base.config)?
+            // End-of-sequence ids stand in either file, and either may be the variant's own.
+            let config = match config {
+                true => &ModelConfig::from_dir(artifact.dir()).map_err(CheckpointError::from)?,
+                false => &base.config,
+            };
+            let dir = match own("generation_config.json") {
+                true => artifact.dir(),
+                false => &base.root,
+            };
+            GenerationConfig::from_dir(dir, config)?
         } else {
             base.text.generation.clone()
         },

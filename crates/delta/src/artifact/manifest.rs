@@ -201,6 +201,9 @@ fn check_own_digest(text: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
+/// Far beyond any real vocabulary or width: a hostile manifest must not make sizes overflow or exhaust memory.
+const LARGEST_DIMENSION: usize = 1 << 22;
+
 impl Manifest {
     /// Reads and checks `manifest.json` in `dir`.
     pub fn read(dir: &Path) -> Result<Self, ArtifactError> {
@@ -257,6 +260,17 @@ impl Manifest {
 
     fn check(&self) -> Result<(), String> {
         check_name(&self.name)?;
+        if let Some(vocab) = self.vocab_size
+            && !(1..=LARGEST_DIMENSION).contains(&vocab)
+        {
+            return Err(format!("`vocab_size` is {vocab}: expected 1 to {LARGEST_DIMENSION}"));
+        }
+        if self.base.hidden_size > LARGEST_DIMENSION {
+            return Err(format!(
+                "`base.hidden_size` is {}: expected at most {LARGEST_DIMENSION}",
+                self.base.hidden_size
+            ));
+        }
         if self.file(DELTA_FILE).is_none() {
             return Err(format!("`files` does not list {DELTA_FILE}"));
         }

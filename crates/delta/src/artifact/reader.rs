@@ -297,10 +297,8 @@ fn embedding(
         };
         return Ok(EmbeddingDelta::Full(Arc::new(packed)));
     }
-    let added: Vec<usize> = (base.vocab_size..vocab)
-        .filter(|&row| !rows.as_ref().is_some_and(|r| r.contains_key(&(row as u32))))
-        .collect();
-    if let Some(&row) = added.first() {
+    let missing = |row: &usize| !rows.as_ref().is_some_and(|r| r.contains_key(&(*row as u32)));
+    if let Some(row) = (base.vocab_size..vocab).find(missing) {
         return Err(tensors.invalid(format!(
             "the variant's vocabulary has {vocab} rows, but row {row} is in neither the base nor `{}`",
             names.rows

@@ -121,6 +121,10 @@ fn run(
     let base = Checkpoint::open(base)?;
     let finetuned = Checkpoint::open(finetuned)?;
     compare::check_configs(&base, &finetuned)?;
+    if options.force && out.join(MANIFEST_FILE).is_file() {
+        // Other tools have files of this name too: only what is an artifact is replaced.
+        Manifest::read(out)?;
+    }
     let target = Target::new(out, options.force, MANIFEST_FILE)?;
     finetuned.check_finite()?;
     base.check_finite()?;
@@ -161,6 +165,12 @@ fn run(
 
     let (linears, allocation_gap) = compress_linears(&base, &finetuned, &changed, &calibration, options, progress)?;
     drop(calibration);
+    if !linears.is_empty() && linears.iter().all(|linear| linear.packed.s.is_empty()) {
+        return Err(CompressError::Option(format!(
+            "ratio {} leaves no room for a single rank of any linear: raise --ratio",
+            options.ratio
+        )));
+    }
     write::write(
         write::Parts {
             base: &base,

@@ -8,8 +8,8 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock};
 
 use deltamux_model::backend::PAGE_TOKENS;
 use deltamux_model::{
-    Backend, ChatTemplate, ForwardError, GenerationConfig, LogitRows, ModelConfig, SequenceChunk, Tokenizer,
-    VariantWeights,
+    Backend, ChatTemplate, Checkpoint, ForwardError, GenerationConfig, LogitRows, ModelConfig, SequenceChunk,
+    Tokenizer, VariantWeights,
 };
 
 use crate::loader::{Keys, Source, Weights};
@@ -201,6 +201,7 @@ pub(crate) fn engine(config: EngineConfig, variants: &[&str], variant_bytes: u64
         config: model.clone(),
         text: text.clone(),
         mode: config.mode,
+        checkpoint: Checkpoint::open(&tiny_base()).expect("checkpoint"),
     });
     let backend = Box::new(Toy {
         config: model.clone(),

@@ -11,7 +11,8 @@ mod limit {
     pub const INTERMEDIATE: usize = 1 << 20;
     pub const LAYERS: usize = 1 << 10;
     pub const HEADS: usize = 1 << 12;
-    pub const HEAD_DIM: usize = 1 << 12;
+    /// What the attention kernel keeps on its stack.
+    pub const HEAD_DIM: usize = deltamux_kernels::attention::MAX_HEAD_DIM;
     pub const VOCABULARY: usize = 1 << 22;
     pub const POSITIONS: usize = 1 << 26;
     pub const EOS_IDS: usize = 256;
