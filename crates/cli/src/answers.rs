@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow, bail};
 use deltamux_bench::tasks::Task;
-use deltamux_engine::{Engine, EngineConfig, Event, Request, RequestStream, SamplingParams};
+use deltamux_engine::{Engine, EngineConfig, Event, Request, RequestStream, SamplingParams, SubmitError};
 
 use crate::output;
 
@@ -74,7 +74,7 @@ fn ask(
             stop_token_ids: Vec::new(),
             sampling: SamplingParams::default(),
         };
-        streams.push(engine.submit(request).with_context(line)?);
+        streams.push(engine.submit(request).map_err(refused).with_context(line)?);
     }
     let mut answers = Answers {
         texts: Vec::with_capacity(tasks.len()),
@@ -100,8 +100,19 @@ fn collect(mut stream: RequestStream) -> anyhow::Result<(String, usize)> {
                 answer.push_str(&text);
                 return Ok((answer, usage.completion_tokens));
             }
-            Event::Failed(error) => return Err(error.into()),
+            Event::Failed(error) => return Err(refused(error)),
         }
     }
     Err(output::Internal("the engine ended a request without a word".into()).into())
+}
+
+/// Only a failure of the engine itself is an internal error.
+pub fn refused(why: SubmitError) -> anyhow::Error {
+    match why {
+        SubmitError::Internal(what) => output::Internal(what).into(),
+        SubmitError::Invalid { field, what } => {
+            anyhow::anyhow!("--{}: {what}", field.replace('_', "-"))
+        }
+        other => other.into(),
+    }
 }

@@ -1,6 +1,6 @@
 //! What the commands print: one JSON document or text on stdout, everything else on stderr.
 
-use std::io::Write as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
 
 /// An error that is deltamux's own fault (exit code 1); everything else is the user's (exit code 2).
@@ -14,6 +14,7 @@ pub fn init_logging() {
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr)
         .init();
 }
@@ -42,6 +43,26 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
     } else {
         ExitCode::from(2)
     }
+}
+
+/// Prints help where it was asked for; else what is wrong with the command line, as one line.
+pub fn usage(error: &clap::Error) -> ExitCode {
+    use clap::error::ErrorKind;
+    if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        let _ = error.print();
+        return ExitCode::from(error.exit_code() as u8);
+    }
+    let text = error.render().to_string();
+    // The message proper ends before the usage; tips stay.
+    let message = text
+        .split("\nUsage:")
+        .next()
+        .unwrap_or_default()
+        .split("\nFor more information")
+        .next();
+    let words: Vec<&str> = message.unwrap_or_default().split_whitespace().collect();
+    let _ = writeln!(std::io::stderr(), "{} (see --help)", words.join(" "));
+    ExitCode::from(2)
 }
 
 /// Prints one JSON document on stdout.

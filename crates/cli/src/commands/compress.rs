@@ -10,7 +10,7 @@ use deltamux_delta::{Budget, CalibrationSource, CompressOptions, EmbeddingPolicy
 use serde::Serialize;
 
 use crate::progress::Stages;
-use crate::{output, ratio, size};
+use crate::{output, ratio, size, threads};
 
 /// Compress a fine-tune's difference to its base into an artifact.
 #[derive(Debug, clap::Args)]
@@ -32,7 +32,7 @@ pub struct Args {
     /// The artifact directory to make.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// Compression method.
+    /// Compression method: prinmix, delta-come, low-rank, or best (prinmix on factors that are optimal for the outputs).
     #[arg(long, default_value = "prinmix", value_parser = method)]
     method: Method,
     /// Stored bytes of the changed linears over their bf16 bytes, all metadata counted.
@@ -47,11 +47,11 @@ pub struct Args {
     /// What becomes of a changed embedding or untied head.
     #[arg(long, value_enum, default_value_t = EmbeddingsArg::Auto)]
     embeddings: EmbeddingsArg,
-    /// Name of the variant; default: the name of the output directory.
+    /// Name in the manifest; default: the name of the output directory. A server calls a variant by its folder's name.
     #[arg(long)]
     name: Option<String>,
     /// Threads; default: all cores. The artifact is the same for any number.
-    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true, value_parser = threads::parse)]
     threads: usize,
     /// Go on although the base looks like the wrong one, and replace an artifact at --out.
     #[arg(long)]

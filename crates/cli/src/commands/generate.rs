@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use deltamux_engine::{
-    Engine, EngineConfig, Event, FinishReason, ModelText, Request, SamplingParams, SubmitError, TokenLogProbs, Usage,
+    Engine, EngineConfig, Event, FinishReason, ModelText, Request, SamplingParams, TokenLogProbs, Usage,
 };
 use serde_json::{Map, Value, json};
 
-use crate::output;
+use crate::{answers, output, threads};
 
 /// Answer one prompt.
 #[derive(Debug, clap::Args)]
@@ -64,7 +64,7 @@ pub struct Args {
     #[arg(long, value_name = "K", requires = "json")]
     logprobs: Option<usize>,
     /// Threads of the arithmetic; default: all cores.
-    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true, value_parser = threads::parse)]
     threads: usize,
     /// One JSON document on stdout instead of text.
     #[arg(long)]
@@ -113,7 +113,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let text = engine.text(&model).context("the model has no text side")?;
     let prompt = prompt_tokens(&text, &question)?;
     let request = args.request(model.clone(), prompt.clone(), &text);
-    let mut stream = engine.submit(request).map_err(refused)?;
+    let mut stream = engine.submit(request).map_err(answers::refused)?;
 
     let mut answer = Answer::new(args.json);
     let end = loop {
@@ -136,7 +136,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
                 };
                 break (reason, usage, durations);
             }
-            Some(Event::Failed(why)) => return Err(refused(why)),
+            Some(Event::Failed(why)) => return Err(answers::refused(why)),
             None => return Err(output::Internal("the engine ended without an answer".to_owned()).into()),
         }
     };
@@ -257,17 +257,6 @@ fn prompt_tokens(text: &ModelText, question: &Question) -> anyhow::Result<Vec<u3
             }
             _ => bail!("the model has no chat template; give one --prompt instead of --messages"),
         },
-    }
-}
-
-/// Only a failure of the engine itself is an internal error.
-fn refused(why: SubmitError) -> anyhow::Error {
-    match why {
-        SubmitError::Internal(what) => output::Internal(what).into(),
-        SubmitError::Invalid { field, what } => {
-            anyhow::anyhow!("--{}: {what}", field.replace('_', "-"))
-        }
-        other => other.into(),
     }
 }
 

@@ -10,6 +10,8 @@ mod report;
 mod restore;
 mod serve;
 
+pub(crate) use bench::command_line;
+
 /// Serve dozens of full-parameter fine-tunes of one base LLM from a single copy of its weights, and prove how well that
 /// goes.
 #[derive(Debug, clap::Parser)]

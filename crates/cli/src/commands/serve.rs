@@ -15,7 +15,7 @@ use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
-use crate::{output, signals, size};
+use crate::{output, signals, size, threads};
 
 /// Threads that move bytes; the step thread and its kernels have the other cores.
 const SERVER_THREADS: usize = 2;
@@ -74,7 +74,7 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = positive)]
     max_model_len: Option<usize>,
     /// Threads of the arithmetic; default: all cores.
-    #[arg(long, value_name = "N", value_parser = positive)]
+    #[arg(long, value_name = "N", value_parser = threads::parse)]
     threads: Option<usize>,
     /// Speculative decoding.
     #[arg(long, value_enum, value_name = "HOW", default_value_t = Speculate::Off)]
@@ -212,9 +212,12 @@ fn announce(args: &Args, engine: &Engine, address: SocketAddr) -> anyhow::Result
         output::text(json!({"url": url, "base": engine.base_name(), "models": models}))
     } else {
         output::text(format_args!(
-            "listening on {url} with {} (base) and {} variants",
+            "listening on {url} with {} (base) and {}",
             engine.base_name(),
-            models.len().saturating_sub(1)
+            match models.len().saturating_sub(1) {
+                1 => "1 variant".to_owned(),
+                n => format!("{n} variants"),
+            }
         ))
     }
 }

@@ -16,8 +16,8 @@ use family::Family;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use serving::ServingRow;
 
-/// Lies in a folder that the demo made, so that only such a folder is ever replaced.
-const MARKER_FILE: &str = "demo.json";
+/// The demo's own report; it also marks a folder that the demo made, the only kind that is ever replaced.
+const REPORT_FILE: &str = ".deltamux-demo.json";
 
 /// Everything the demo found out.
 #[derive(Debug, serde::Serialize)]
@@ -57,21 +57,27 @@ impl Steps {
     }
 }
 
-/// Runs the demo; the result lies at `out`, which is replaced if an earlier demo made it.
+/// Runs the demo; the result lies at `out`, where it replaces an earlier demo's once everything has gone well.
 pub fn run(out: &Path, family: Option<&Path>) -> anyhow::Result<Report> {
     let started = Instant::now();
     let family = Family::find(family)?;
-    clear(out)?;
-    fs_err::create_dir_all(out)?;
-    let out = fs_err::canonicalize(out)?;
-    fs_err::write(out.join(MARKER_FILE), "{}\n")?;
+    check_replaceable(out)?;
+    let parent = match out.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    fs_err::create_dir_all(parent)?;
+    let parent = fs_err::canonicalize(parent)?;
+    let name = out
+        .file_name()
+        .with_context(|| format!("{} is not a directory name: give another --out DIR", out.display()))?;
+    let work = tempfile::Builder::new().prefix(".deltamux-demo-").tempdir_in(&parent)?;
 
     let steps = Steps {
         bars: MultiProgress::new(),
     };
-    let variants = compression::run(&family, &out, &steps)?;
-    let served = serving::run(&family, &out, &steps)?;
-
+    let variants = compression::run(&family, work.path(), &steps)?;
+    let served = serving::run(&family, work.path(), &steps)?;
     let bar = steps.step("Verifying bundles", served.bundles.len() as u64);
     for bundle in &served.bundles {
         let verification = verify(bundle)?;
@@ -85,39 +91,56 @@ pub fn run(out: &Path, family: Option<&Path>) -> anyhow::Result<Report> {
         bar.inc(1);
     }
     bar.finish();
+    let failed: u64 = served.rows.iter().map(|row| row.failed).sum();
+    if failed > 0 || served.answers_checked == 0 {
+        bail!(crate::output::Internal(format!("{failed} requests failed")));
+    }
     let site = deltamux_report::build(&deltamux_report::BuildOptions {
         bundles: served.bundles.clone(),
-        out: out.join("site"),
+        out: work.path().join("site"),
         language: None,
     })?;
+
+    let target = parent.join(name);
+    let moved = |path: &Path| {
+        path.strip_prefix(work.path())
+            .map_or(path.to_owned(), |inner| target.join(inner))
+    };
     let report = Report {
-        ok: served.answers_checked > 0 && served.rows.iter().all(|row| row.failed == 0),
-        site: site.index,
-        runs: served.bundles,
+        ok: true,
+        site: moved(&site.index),
+        runs: served.bundles.iter().map(|bundle| moved(bundle)).collect(),
         answers_checked: served.answers_checked,
         variants,
         serving: served.rows,
         seconds: started.elapsed().as_secs_f64(),
     };
-    fs_err::write(out.join(MARKER_FILE), serde_json::to_string_pretty(&report)? + "\n")?;
-    if !report.ok {
-        bail!(crate::output::Internal("requests failed; see the site".into()));
+    fs_err::write(
+        work.path().join(REPORT_FILE),
+        serde_json::to_string_pretty(&report)? + "\n",
+    )?;
+    if target.exists() {
+        fs_err::remove_dir_all(&target)?;
     }
+    fs_err::rename(work.keep(), &target)?;
     Ok(report)
 }
 
-/// Removes what an earlier demo left at `out`; refuses to touch anything else.
-fn clear(out: &Path) -> anyhow::Result<()> {
-    if !out.exists() || out.is_dir() && fs_err::read_dir(out)?.next().is_none() {
+/// Refuses to replace anything but what an earlier demo left, or an empty folder.
+fn check_replaceable(out: &Path) -> anyhow::Result<()> {
+    let ours = |path: &Path| {
+        let report = fs_err::read(path.join(REPORT_FILE)).ok();
+        report
+            .and_then(|bytes| serde_json::from_slice::<serde_json::Value>(&bytes).ok())
+            .is_some_and(|r| r["ok"] == true)
+    };
+    if !out.exists() || ours(out) || out.is_dir() && fs_err::read_dir(out)?.next().is_none() {
         return Ok(());
     }
-    if !out.join(MARKER_FILE).is_file() {
-        bail!(
-            "{} exists and was not made by the demo: give another --out DIR",
-            out.display()
-        );
-    }
-    fs_err::remove_dir_all(out).with_context(|| format!("replacing {}", out.display()))
+    bail!(
+        "{} exists and was not made by the demo: give another --out DIR",
+        out.display()
+    )
 }
 
 /// The report as two short tables.

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use super::compression::{METHODS, artifacts};
 use super::family::{Family, VARIANTS};
 use super::server::Server;
+use crate::commands::command_line;
 use crate::demo::Steps;
 
 /// The same for every engine: room for the base, the compressed variants and KV pages, not for five full models.
@@ -145,7 +146,7 @@ fn settings(url: &str, runs: &Path, label: &str) -> Settings {
     settings.output_tokens = Lengths::Fixed(24);
     settings.ignore_eos = true;
     settings.repeats = 1;
-    settings.command = std::env::args().collect();
+    settings.command = command_line(std::env::args());
     settings
 }
 

@@ -139,7 +139,8 @@ impl LoadArgs {
         settings.seed = self.seed;
         settings.repeats = self.repeats;
         settings.warmup = self.warmup;
-        settings.timeout = Duration::from_secs_f64(self.timeout);
+        settings.timeout = Duration::try_from_secs_f64(self.timeout)
+            .map_err(|_| anyhow::anyhow!("--timeout is {}: expected seconds, at most {}", self.timeout, u64::MAX))?;
         settings.limits = (self.slo_ttft_ms.is_some() || self.slo_tpot_ms.is_some()).then_some(Limits {
             ttft_ms: self.slo_ttft_ms,
             tpot_ms: self.slo_tpot_ms,
@@ -175,7 +176,7 @@ fn choice(text: &str) -> anyhow::Result<(Choice, BTreeMap<String, f64>)> {
 }
 
 /// The command line for the bundle: no key, and no folders of this machine before the program's name.
-fn command_line(args: impl Iterator<Item = String>) -> Vec<String> {
+pub(crate) fn command_line(args: impl Iterator<Item = String>) -> Vec<String> {
     const KEY: &str = "--api-key";
     let mut hide_next = false;
     args.enumerate()

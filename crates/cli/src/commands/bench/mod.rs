@@ -3,6 +3,8 @@
 mod arrivals;
 mod concurrency;
 mod load;
+
+pub(crate) use load::command_line;
 mod progress;
 mod table;
 mod verify;

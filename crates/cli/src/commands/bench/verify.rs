@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::bail;
-use deltamux_bench::verify::{Status, verify};
+use deltamux_bench::verify::{Status, Verification, verify};
 
 use crate::output;
 
@@ -33,22 +33,14 @@ pub fn run(args: Args, json: bool) -> anyhow::Result<()> {
     } else {
         Status::Unvalidated
     };
-    if json {
-        output::json(&serde_json::json!({ "status": status, "bundles": verifications }))?;
+    let printed = if json {
+        output::json(&serde_json::json!({ "status": status, "bundles": verifications }))
     } else {
-        for verification in &verifications {
-            let status = match verification.status {
-                Status::Validated => "validated",
-                Status::Unvalidated => "unvalidated",
-            };
-            output::text(format!("{}: {status}", verification.bundle))?;
-            for reason in &verification.reasons {
-                output::text(format!("  {reason}"))?;
-            }
-        }
-    }
+        verifications.iter().try_for_each(print)
+    };
+    // The verdict comes before a closed pipe: exit code 0 must mean `validated` even when nobody reads.
     match bad.first() {
-        None => Ok(()),
+        None => printed,
         Some(first) => bail!(
             "{} of {} bundles unvalidated; {}: {}",
             bad.len(),
@@ -57,4 +49,16 @@ pub fn run(args: Args, json: bool) -> anyhow::Result<()> {
             first.reasons.first().map_or("", String::as_str)
         ),
     }
+}
+
+fn print(verification: &Verification) -> anyhow::Result<()> {
+    let status = match verification.status {
+        Status::Validated => "validated",
+        Status::Unvalidated => "unvalidated",
+    };
+    output::text(format!("{}: {status}", verification.bundle))?;
+    verification
+        .reasons
+        .iter()
+        .try_for_each(|reason| output::text(format!("  {reason}")))
 }
