@@ -108,7 +108,8 @@ pub fn attend(
     let part = width / heads;
     assert!(queries.len() == rows.len() * width && out.len() == queries.len() && part * heads == width);
     let out = DisjointRows::new(out, width);
-    threads.for_each(rows.len() * heads, |task| {
+    let cost = 2 * width * rows.iter().map(|row| row.count).sum::<usize>();
+    threads.for_each(rows.len() * heads, cost, |task| {
         let (row, head) = (task / heads, task % heads);
         let queries = &queries[row * width + head * part..][..part];
         // SAFETY: each task owns the columns of its heads in its row.

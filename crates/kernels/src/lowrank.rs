@@ -125,7 +125,7 @@ impl LowRankDelta {
         }
         let h = self.project(x, rows, threads);
         let y = DisjointRows::new(y, self.outputs);
-        threads.for_each(groups(self.outputs), |group| {
+        threads.for_each(groups(self.outputs), self.cost(self.outputs, rows), |group| {
             let from = group * GROUP;
             let count = (self.outputs - from).min(GROUP);
             let mut weights = [[0.0; GROUP]; BLOCK];
@@ -149,7 +149,7 @@ impl LowRankDelta {
     fn project(&self, x: &[f32], rows: usize, threads: &Threads) -> Vec<f32> {
         let mut h = vec![0.0; self.s.len() * rows];
         let out = DisjointRows::new(&mut h, rows);
-        threads.for_each(self.s.len().div_ceil(BLOCK), |task| {
+        threads.for_each(self.s.len().div_ceil(BLOCK), self.cost(self.inputs, rows), |task| {
             let first = task * BLOCK;
             let ranks = (self.s.len() - first).min(BLOCK);
             let mut weights = vec![0.0; BLOCK * self.inputs];
@@ -173,6 +173,11 @@ impl LowRankDelta {
             }
         });
         h
+    }
+
+    /// Multiply-adds of one factor over `rows`; unpacking its codes counts as much as a few rows.
+    fn cost(&self, width: usize, rows: usize) -> usize {
+        self.s.len() * width * (rows + 4)
     }
 
     /// The band of a rank and the rank's place in it.
@@ -440,12 +445,14 @@ mod tests {
     #[test]
     fn a_row_is_the_same_alone_and_in_a_batch() {
         let mut rng = ChaCha8Rng::seed_from_u64(2);
-        let delta = random(200, 300, &[(8, 2), (3, 6), (2, 20)], &mut rng);
-        let x: Vec<f32> = (0..9 * 200).map(|_| rng.random_range(-1.0..1.0)).collect();
-        let mut together = vec![0.5; 9 * 300];
+        // Large enough to be spread over threads.
+        let (inputs, outputs) = (600, 900);
+        let delta = random(inputs, outputs, &[(8, 2), (3, 16), (2, 40)], &mut rng);
+        let x: Vec<f32> = (0..9 * inputs).map(|_| rng.random_range(-1.0..1.0)).collect();
+        let mut together = vec![0.5; 9 * outputs];
         delta.add_to(&x, 9, &mut together, &Threads::new(3));
-        for (x, expected) in x.chunks_exact(200).zip(together.chunks_exact(300)) {
-            let mut alone = vec![0.5; 300];
+        for (x, expected) in x.chunks_exact(inputs).zip(together.chunks_exact(outputs)) {
+            let mut alone = vec![0.5; outputs];
             delta.add_to(x, 1, &mut alone, &Threads::new(1));
             assert_eq!(alone, expected);
         }

@@ -91,15 +91,19 @@ impl PackedMatrix {
         }
         let y = DisjointRows::new(y, self.outputs);
         let panels = self.outputs.div_ceil(PANEL);
-        threads.for_each(panels.div_ceil(TASK_PANELS), |task| {
-            for panel in (task * TASK_PANELS..panels.min((task + 1) * TASK_PANELS)).step_by(2) {
-                let count = (panels - panel).min(2);
-                match &self.storage {
-                    Storage::Bf16(w) => self.panels(w, panel, count, x, rows, &y, bf16_panels),
-                    Storage::F32(w) => self.panels(w, panel, count, x, rows, &y, f32_panels),
+        threads.for_each(
+            panels.div_ceil(TASK_PANELS),
+            rows * self.inputs * self.outputs,
+            |task| {
+                for panel in (task * TASK_PANELS..panels.min((task + 1) * TASK_PANELS)).step_by(2) {
+                    let count = (panels - panel).min(2);
+                    match &self.storage {
+                        Storage::Bf16(w) => self.panels(w, panel, count, x, rows, &y, bf16_panels),
+                        Storage::F32(w) => self.panels(w, panel, count, x, rows, &y, f32_panels),
+                    }
                 }
-            }
-        });
+            },
+        );
     }
 
     /// Computes one or two neighbouring panels for all rows.
@@ -278,7 +282,8 @@ mod tests {
     #[test]
     fn a_row_is_the_same_alone_and_in_a_batch() {
         let mut rng = ChaCha8Rng::seed_from_u64(2);
-        let (outputs, inputs, rows) = (75, 130, 23);
+        // Large enough to be spread over threads.
+        let (outputs, inputs, rows) = (275, 130, 23);
         for matrix in both(&random(outputs * inputs, &mut rng), outputs, inputs) {
             let x = random(rows * inputs, &mut rng);
             let mut together = vec![0.0; rows * outputs];

@@ -2,6 +2,9 @@
 
 use rayon::prelude::*;
 
+/// Multiply-adds below which one thread is done before another is awake (about 10 µs).
+const WORTH_WAKING: usize = 1 << 18;
+
 /// A pool of worker threads. Cloning shares the pool.
 #[derive(Clone)]
 pub struct Threads {
@@ -34,9 +37,10 @@ impl Threads {
         self.pool.install(work)
     }
 
-    /// Calls `work(i)` for every `i` in `0..count`, spread over the pool.
-    pub fn for_each(&self, count: usize, work: impl Fn(usize) + Sync + Send) {
-        if count <= 1 || self.count() == 1 {
+    /// Calls `work(i)` for every `i` in `0..count`, spread over the pool if `cost`, the multiply-adds of all calls
+    /// together, is worth waking the threads for.
+    pub fn for_each(&self, count: usize, cost: usize, work: impl Fn(usize) + Sync + Send) {
+        if count <= 1 || cost < WORTH_WAKING || self.count() == 1 {
             (0..count).for_each(work);
         } else {
             self.pool.install(|| (0..count).into_par_iter().for_each(work));
