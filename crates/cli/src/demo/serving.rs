@@ -21,9 +21,9 @@ use crate::demo::Steps;
 /// The same for every engine: room for the base, the compressed variants and KV pages, not for five full models.
 const MEMORY: [&str; 4] = ["--memory", "18MiB", "--kv-memory", "6MiB"];
 /// Requests/s that are offered.
-const RATES: [f64; 2] = [8.0, 32.0];
+const RATES: [f64; 2] = [32.0, 160.0];
 /// Requests of each point.
-const REQUESTS: u32 = 64;
+const REQUESTS: u32 = 192;
 /// Requests in flight.
 const LEVELS: [u32; 4] = [1, 2, 4, 8];
 /// Tasks of each variant whose answers are checked.
