@@ -71,8 +71,14 @@ impl Tokenizer {
             path: path.to_path_buf(),
             what,
         };
-        let mut tokenizer = tokenizers::Tokenizer::from_bytes(json)
-            .map_err(|e| invalid(format!("not a valid tokenizer: {}", one_line(&e.to_string()))))?;
+        // The library panics on JSON that breaks off inside a decoder, so the syntax is checked before it reads the file;
+        // should it panic on anything else that a file can hold, that is the file's fault too.
+        serde_json::from_slice::<serde::de::IgnoredAny>(json)
+            .map_err(|e| invalid(format!("not a valid tokenizer: not JSON: {e}")))?;
+        let parsed = std::panic::catch_unwind(|| tokenizers::Tokenizer::from_bytes(json))
+            .map_err(|_| invalid("not a valid tokenizer: a part of it has an unexpected form".to_owned()))?;
+        let mut tokenizer =
+            parsed.map_err(|e| invalid(format!("not a valid tokenizer: {}", one_line(&e.to_string()))))?;
         // The file may carry what its last user set; as in transformers, a call asks for these itself or goes without.
         tokenizer
             .with_truncation(None)

@@ -244,6 +244,18 @@ fn a_missing_or_damaged_tokenizer_is_refused_by_name() {
 
 static TINY: LazyLock<Tokenizer> = LazyLock::new(|| tokenizer(&tiny("base")));
 
+/// The library panics where JSON ends inside a decoder.
+#[test]
+fn a_tokenizer_cut_anywhere_is_refused() {
+    let json = fs_err::read(tiny("base").join("tokenizer.json")).expect("the file");
+    let head = json.len().min(4096);
+    let cuts = (0..head).chain((head..json.len()).step_by(1009));
+    for end in cuts {
+        let error = Tokenizer::from_json(&json[..end], Path::new("tokenizer.json")).expect_err("cut JSON");
+        assert!(error.to_string().contains("not JSON"), "{error}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
