@@ -29,7 +29,7 @@ const FIGURES: [(&str, Method, [f64; 2]); 8] = [
 fn testbed() -> Option<PathBuf> {
     let dir = std::env::var_os("DELTAMUX_TESTBED").map(PathBuf::from);
     if dir.is_none() {
-        eprintln!("not run: DELTAMUX_TESTBED is not set");
+        println!("not run: DELTAMUX_TESTBED is not set");
     }
     dir
 }
