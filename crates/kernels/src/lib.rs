@@ -5,6 +5,7 @@
 //! computed for one row alone is therefore bit-identical to the same row computed among a thousand others.
 
 pub mod attention;
+mod bytes;
 pub mod isa;
 mod lanes;
 pub mod lowbit;
@@ -13,6 +14,7 @@ pub mod ops;
 pub mod packed;
 pub mod threads;
 
+pub use bytes::{ALIGNMENT, AlignedBytes, Bytes};
 pub use lowrank::LowRankDelta;
 pub use packed::PackedMatrix;
 pub use threads::Threads;

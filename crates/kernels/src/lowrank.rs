@@ -5,6 +5,7 @@
 //! rows in the call.
 
 use crate::Threads;
+use crate::bytes::Bytes;
 use crate::isa::for_each_isa;
 use crate::lanes::{self, LANES};
 use crate::lowbit::{GROUP, groups, row_bytes, unpack_group};
@@ -30,49 +31,6 @@ pub struct Band {
     pub u_scales: Vec<f32>,
     /// Zero points of Uᵀ, same shape.
     pub u_zeros: Vec<u8>,
-}
-
-/// Shared bytes: owned, or a window of a memory-mapped artifact.
-#[derive(Clone)]
-pub struct Bytes {
-    owner: std::sync::Arc<dyn AsRef<[u8]> + Send + Sync>,
-    start: usize,
-    len: usize,
-}
-
-impl Bytes {
-    /// The window `start .. start + len` of `owner`.
-    ///
-    /// # Panics
-    /// If the window does not lie inside the owner's bytes.
-    pub fn window(owner: std::sync::Arc<dyn AsRef<[u8]> + Send + Sync>, start: usize, len: usize) -> Self {
-        assert!(start.checked_add(len).is_some_and(|end| end <= (*owner).as_ref().len()));
-        Self { owner, start, len }
-    }
-}
-
-impl From<Vec<u8>> for Bytes {
-    fn from(bytes: Vec<u8>) -> Self {
-        let len = bytes.len();
-        Self {
-            owner: std::sync::Arc::new(bytes),
-            start: 0,
-            len,
-        }
-    }
-}
-
-impl std::ops::Deref for Bytes {
-    type Target = [u8];
-    fn deref(&self) -> &[u8] {
-        &(*self.owner).as_ref()[self.start..self.start + self.len]
-    }
-}
-
-impl std::fmt::Debug for Bytes {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Bytes({})", self.len)
-    }
 }
 
 /// The quantised factors of one linear's difference.

@@ -13,9 +13,9 @@
 
 use std::sync::Arc;
 
-use deltamux_kernels::LowRankDelta;
 use deltamux_kernels::lowbit::{groups, row_bytes, unpack_zeros, zero_bytes};
-use deltamux_kernels::lowrank::{Band, Bytes};
+use deltamux_kernels::lowrank::Band;
+use deltamux_kernels::{Bytes, LowRankDelta};
 use half::f16;
 
 /// Widths in the order in which bands are stored.
