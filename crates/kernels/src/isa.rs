@@ -50,38 +50,51 @@ fn detect() -> Isa {
 ///
 /// The body is plain Rust over fixed-size lanes whose multiply-adds are all explicit (`mul_add`), so that every version
 /// gives the same bits: the compiler may neither fuse nor reorder floating-point operations by itself.
+///
+/// `fn name<registers R>(…)` gives the body a constant `R`, the number of vector registers, by which it may choose how
+/// much it computes at once. Constant parameters of the function follow: `fn name<registers R, const N: usize>(…)`.
 macro_rules! for_each_isa {
     (
         $(#[$meta:meta])*
         $vis:vis fn $name:ident $(<$(const $g:ident: $gt:ty),+>)? ($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block
     ) => {
+        $crate::isa::for_each_isa! {
+            $(#[$meta])*
+            $vis fn $name<registers _REGISTERS $($(, const $g: $gt)+)?>($($arg: $ty),*) $(-> $ret)? $body
+        }
+    };
+    (
+        $(#[$meta:meta])*
+        $vis:vis fn $name:ident<registers $registers:ident $(, const $g:ident: $gt:ty)*>($($arg:ident: $ty:ty),* $(,)?)
+        $(-> $ret:ty)? $body:block
+    ) => {
         $(#[$meta])*
-        $vis fn $name $(<$(const $g: $gt),+>)? ($($arg: $ty),*) $(-> $ret)? {
+        $vis fn $name<$(const $g: $gt),*>($($arg: $ty),*) $(-> $ret)? {
             #[inline(always)]
             #[allow(clippy::too_many_arguments)]
-            fn generic $(<$(const $g: $gt),+>)? ($($arg: $ty),*) $(-> $ret)? $body
+            fn generic<const $registers: usize, $(const $g: $gt),*>($($arg: $ty),*) $(-> $ret)? $body
 
             #[cfg(target_arch = "x86_64")]
             {
                 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
                 #[allow(clippy::too_many_arguments)]
-                fn avx512 $(<$(const $g: $gt),+>)? ($($arg: $ty),*) $(-> $ret)? {
-                    generic $(::<$($g),+>)? ($($arg),*)
+                fn avx512<$(const $g: $gt),*>($($arg: $ty),*) $(-> $ret)? {
+                    generic::<32, $($g),*>($($arg),*)
                 }
                 #[target_feature(enable = "avx2,fma,f16c")]
                 #[allow(clippy::too_many_arguments)]
-                fn avx2 $(<$(const $g: $gt),+>)? ($($arg: $ty),*) $(-> $ret)? {
-                    generic $(::<$($g),+>)? ($($arg),*)
+                fn avx2<$(const $g: $gt),*>($($arg: $ty),*) $(-> $ret)? {
+                    generic::<16, $($g),*>($($arg),*)
                 }
                 match $crate::isa::isa() {
                     // SAFETY: `isa` returned this set only after detecting every feature that the function enables.
-                    $crate::isa::Isa::Avx512 => return unsafe { avx512 $(::<$($g),+>)? ($($arg),*) },
+                    $crate::isa::Isa::Avx512 => return unsafe { avx512::<$($g),*>($($arg),*) },
                     // SAFETY: as above.
-                    $crate::isa::Isa::Avx2 => return unsafe { avx2 $(::<$($g),+>)? ($($arg),*) },
+                    $crate::isa::Isa::Avx2 => return unsafe { avx2::<$($g),*>($($arg),*) },
                     $crate::isa::Isa::Portable => {}
                 }
             }
-            generic $(::<$($g),+>)? ($($arg),*)
+            generic::<16, $($g),*>($($arg),*)
         }
     };
 }
