@@ -27,6 +27,22 @@ pub fn isa() -> Isa {
     })
 }
 
+/// Whether byte dot products run on AVX-512 VNNI: [`isa`] is [`Isa::Avx512`] and the machine has the instructions.
+pub fn vnni() -> bool {
+    static VNNI: OnceLock<bool> = OnceLock::new();
+    *VNNI.get_or_init(|| isa() == Isa::Avx512 && detect_vnni())
+}
+
+#[cfg(target_arch = "x86_64")]
+fn detect_vnni() -> bool {
+    is_x86_feature_detected!("avx512vnni")
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn detect_vnni() -> bool {
+    false
+}
+
 #[cfg(target_arch = "x86_64")]
 fn detect() -> Isa {
     let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c");
