@@ -18,7 +18,7 @@ fn matmul(c: &mut Criterion) {
         let weights: Vec<bf16> = (0..inputs * outputs)
             .map(|i| bf16::from_f32((i % 13) as f32 / 8.0))
             .collect();
-        let matrix = PackedMatrix::from_bf16(&weights, outputs, inputs);
+        let matrix = PackedMatrix::from_bf16(&weights, outputs, inputs, &threads);
         for rows in [1, 8, 128] {
             let (x, mut y) = (vec![0.5; rows * inputs], vec![0.0; rows * outputs]);
             group.throughput(match rows {

@@ -33,6 +33,14 @@ pub fn vnni() -> bool {
     *VNNI.get_or_init(|| isa() == Isa::Avx512 && detect_vnni())
 }
 
+/// Vector registers of the instruction set in use.
+pub(crate) fn registers() -> usize {
+    match isa() {
+        Isa::Avx512 => 32,
+        Isa::Avx2 | Isa::Portable => 16,
+    }
+}
+
 #[cfg(target_arch = "x86_64")]
 fn detect_vnni() -> bool {
     is_x86_feature_detected!("avx512vnni")

@@ -4,17 +4,22 @@
 //! only: never on the number of rows in the call, on the number of threads or on the instruction set. A product
 //! computed for one row alone is therefore bit-identical to the same row computed among a thousand others.
 
+#[cfg(target_endian = "big")]
+compile_error!("packed matrices and artifacts are read in place, as little-endian numbers");
+
 pub mod attention;
 mod bytes;
 pub mod isa;
 mod lanes;
+pub mod limits;
 pub mod lowbit;
 pub mod lowrank;
 pub mod ops;
 pub mod packed;
 pub mod threads;
+mod vector;
 
 pub use bytes::{ALIGNMENT, AlignedBytes, Bytes};
 pub use lowrank::LowRankDelta;
-pub use packed::PackedMatrix;
+pub use packed::{PackedMatrix, Product, multiply};
 pub use threads::Threads;

@@ -76,12 +76,35 @@ impl TensorView<'_> {
     /// # Panics
     /// If the tensor is not a matrix or has no such row.
     pub fn row_f32(&self, row: usize) -> Vec<f32> {
+        elements_to_f32(self.dtype, self.row_bytes(row))
+    }
+
+    /// As [`TensorView::row_f32`], into `out`.
+    ///
+    /// # Panics
+    /// If the tensor is not a matrix or has no such row, or `out` has another length.
+    pub fn read_row(&self, row: usize, out: &mut [f32]) {
+        let bytes = self.row_bytes(row);
+        assert_eq!(bytes.len(), out.len() * self.dtype.bytes(), "a row of the matrix");
+        let out = out.iter_mut();
+        match self.dtype {
+            DType::Bf16 => out
+                .zip(chunks(bytes))
+                .for_each(|(o, b)| *o = bf16::from_le_bytes(b).to_f32()),
+            DType::F16 => out
+                .zip(chunks(bytes))
+                .for_each(|(o, b)| *o = f16::from_le_bytes(b).to_f32()),
+            DType::F32 => out.zip(chunks(bytes)).for_each(|(o, b)| *o = f32::from_le_bytes(b)),
+        }
+    }
+
+    fn row_bytes(&self, row: usize) -> &[u8] {
         let &[rows, width] = self.shape else {
             panic!("rows of a tensor of shape {:?}", self.shape);
         };
         assert!(row < rows, "row {row} of {rows}");
         let stride = width * self.dtype.bytes();
-        elements_to_f32(self.dtype, &self.bytes[row * stride..(row + 1) * stride])
+        &self.bytes[row * stride..(row + 1) * stride]
     }
 
     /// Index of the first element that is NaN or infinite, with its value.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use deltamux_kernels::{LowRankDelta, PackedMatrix};
+use deltamux_kernels::{LowRankDelta, PackedMatrix, Threads};
 use deltamux_model::weights_file::{self, StoredTensor};
 use deltamux_model::{DType, TensorView};
 use deltamux_model::{EmbeddingDelta, LinearId, ModelConfig, VariantWeights};
@@ -291,9 +291,9 @@ fn embedding(
             .map_err(|e| tensors.invalid(format!("`{}` {e}", names.full)))?;
         let packed = if tensor.entry.dtype == DType::Bf16.name() {
             let exact: Vec<bf16> = values.into_iter().map(bf16::from_f32).collect();
-            PackedMatrix::from_bf16(&exact, vocab, hidden)
+            PackedMatrix::from_bf16(&exact, vocab, hidden, &Threads::new(1))
         } else {
-            PackedMatrix::from_f32(&values, vocab, hidden)
+            PackedMatrix::from_f32(&values, vocab, hidden, &Threads::new(1))
         };
         return Ok(EmbeddingDelta::Full(Arc::new(packed)));
     }

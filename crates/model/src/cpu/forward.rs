@@ -68,9 +68,9 @@ impl CpuBackend {
             run(LinearKind::Gate, &normed, &mut gate);
             run(LinearKind::Up, &normed, &mut up);
             let width = config.intermediate_size;
-            threads.for_each_row(&mut gate, width, |row, gate| {
-                ops::swiglu(gate, &up[row * width..][..width])
-            });
+            for (gate, up) in gate.chunks_exact_mut(width).zip(up.chunks_exact(width)) {
+                ops::swiglu(gate, up);
+            }
             run(LinearKind::Down, &gate, &mut out);
             ops::add(&out, &mut x);
         }

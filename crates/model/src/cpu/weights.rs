@@ -1,7 +1,6 @@
 //! Weights of a checkpoint, packed for the kernels.
 
 use deltamux_kernels::{PackedMatrix, Threads};
-use half::bf16;
 
 use crate::linear::{LinearId, LinearKind};
 use crate::{Checkpoint, CheckpointError, DType, layout};
@@ -50,21 +49,17 @@ pub(super) struct Vector {
 
 impl Weights {
     pub(super) fn load(checkpoint: &Checkpoint, threads: &Threads) -> Result<Self, CheckpointError> {
-        use rayon::prelude::*;
         let config = checkpoint.config();
         let (vocabulary, hidden) = (config.vocab_size, config.hidden_size);
-        let embedding = matrix(checkpoint, layout::EMBEDDING, vocabulary, hidden)?;
+        let embedding = matrix(checkpoint, layout::EMBEDDING, vocabulary, hidden, threads)?;
         let head = match config.tie_word_embeddings {
             true => None,
-            false => Some(matrix(checkpoint, layout::HEAD, vocabulary, hidden)?),
+            false => Some(matrix(checkpoint, layout::HEAD, vocabulary, hidden, threads)?),
         };
         let final_norm = vector(checkpoint, layout::FINAL_NORM.to_owned(), hidden)?;
-        let layers = threads.install(|| {
-            (0..config.num_layers)
-                .into_par_iter()
-                .map(|i| Layer::load(checkpoint, i))
-                .collect::<Result<_, _>>()
-        })?;
+        let layers = (0..config.num_layers)
+            .map(|i| Layer::load(checkpoint, i, threads))
+            .collect::<Result<_, _>>()?;
         Ok(Self {
             embedding,
             head,
@@ -80,13 +75,13 @@ impl Weights {
 }
 
 impl Layer {
-    fn load(checkpoint: &Checkpoint, layer: usize) -> Result<Self, CheckpointError> {
+    fn load(checkpoint: &Checkpoint, layer: usize, threads: &Threads) -> Result<Self, CheckpointError> {
         let config = checkpoint.config();
         let norm = |module: &str, len| vector(checkpoint, format!("model.layers.{layer}.{module}.weight"), len);
         let linears = LinearKind::ALL.into_iter().map(|kind| {
             let id = LinearId { layer, kind };
             let (outputs, inputs) = config.linear_shape(kind);
-            let matrix = matrix(checkpoint, &id.weight(), outputs, inputs)?;
+            let matrix = matrix(checkpoint, &id.weight(), outputs, inputs, threads)?;
             let bias = if config.linear_has_bias(kind) {
                 Some(vector(checkpoint, id.bias(), outputs)?)
             } else {
@@ -109,20 +104,19 @@ impl Layer {
     }
 }
 
-fn matrix(checkpoint: &Checkpoint, name: &str, outputs: usize, inputs: usize) -> Result<PackedMatrix, CheckpointError> {
+fn matrix(
+    checkpoint: &Checkpoint,
+    name: &str,
+    outputs: usize,
+    inputs: usize,
+    threads: &Threads,
+) -> Result<PackedMatrix, CheckpointError> {
     let tensor = checkpoint.expect(name, &[outputs, inputs])?;
     Ok(match tensor.dtype {
-        DType::Bf16 => {
-            let weights: Vec<bf16> = tensor
-                .bytes
-                .as_chunks()
-                .0
-                .iter()
-                .map(|b| bf16::from_le_bytes(*b))
-                .collect();
-            PackedMatrix::from_bf16(&weights, outputs, inputs)
+        DType::Bf16 => PackedMatrix::from_bf16_bytes(tensor.bytes, outputs, inputs, threads),
+        DType::F16 | DType::F32 => {
+            PackedMatrix::from_f32_rows(outputs, inputs, threads, |o, row| tensor.read_row(o, row))
         }
-        DType::F16 | DType::F32 => PackedMatrix::from_f32(&tensor.to_f32(), outputs, inputs),
     })
 }
 

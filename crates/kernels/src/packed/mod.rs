@@ -1,0 +1,101 @@
+//! Weight matrices packed in panels of output columns.
+//!
+//! A panel holds [`PANEL`] consecutive output columns, two inputs of each column side by side: what one broadcast of an
+//! activation multiplies lies in one or two vectors. A product keeps one accumulator for each output element and adds
+//! the inputs in order, so the result depends neither on how many rows or panels are computed together, nor on where
+//! the inputs are cut into blocks that fit a cache.
+
+mod matrix;
+mod product;
+mod rows;
+mod tile;
+
+pub use matrix::PackedMatrix;
+pub use product::{Product, multiply};
+
+use crate::lanes::LANES;
+
+/// Output columns of a panel.
+pub const PANEL: usize = LANES;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Threads;
+    use half::bf16;
+    use rand::{Rng, SeedableRng};
+    use rand_chacha::ChaCha8Rng;
+
+    fn random(n: usize, rng: &mut ChaCha8Rng) -> Vec<f32> {
+        (0..n).map(|_| rng.random_range(-1.0..1.0)).collect()
+    }
+
+    fn both(weights: &[f32], outputs: usize, inputs: usize) -> [PackedMatrix; 2] {
+        let exact: Vec<bf16> = weights.iter().map(|w| bf16::from_f32(*w)).collect();
+        [
+            PackedMatrix::from_bf16(&exact, outputs, inputs, &Threads::new(1)),
+            PackedMatrix::from_f32(weights, outputs, inputs, &Threads::new(2)),
+        ]
+    }
+
+    #[test]
+    fn products_match_f64_arithmetic() {
+        let mut rng = ChaCha8Rng::seed_from_u64(1);
+        let threads = Threads::new(2);
+        for (outputs, inputs) in [(16, 8), (1, 1), (33, 70), (192, 576), (100, 31)] {
+            let weights = random(outputs * inputs, &mut rng);
+            for matrix in both(&weights, outputs, inputs) {
+                let mut row = vec![0.0; inputs];
+                for rows in [1, 2, 3, 5, 7, 8, 9, 21] {
+                    let x = random(rows * inputs, &mut rng);
+                    let mut y = vec![f32::NAN; rows * outputs];
+                    matrix.matmul(&x, rows, &mut y, &threads);
+                    for (x, y) in x.chunks_exact(inputs).zip(y.chunks_exact(outputs)) {
+                        for (o, y) in y.iter().enumerate() {
+                            matrix.row(o, &mut row);
+                            let exact: f64 = row.iter().zip(x).map(|(w, x)| f64::from(*w) * f64::from(*x)).sum();
+                            assert!((f64::from(*y) - exact).abs() < 1e-4, "{outputs}x{inputs}, {rows} rows");
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_row_is_the_same_alone_and_in_a_batch() {
+        let mut rng = ChaCha8Rng::seed_from_u64(2);
+        // Large enough to be spread over threads.
+        let (outputs, inputs, rows) = (275, 130, 23);
+        for matrix in both(&random(outputs * inputs, &mut rng), outputs, inputs) {
+            let x = random(rows * inputs, &mut rng);
+            let mut together = vec![0.0; rows * outputs];
+            matrix.matmul(&x, rows, &mut together, &Threads::new(3));
+            for (x, expected) in x.chunks_exact(inputs).zip(together.chunks_exact(outputs)) {
+                let mut alone = vec![0.0; outputs];
+                matrix.matmul(x, 1, &mut alone, &Threads::new(1));
+                assert_eq!(alone, expected);
+            }
+        }
+    }
+
+    /// The scalar twin: one fused multiply-add an input, in order.
+    #[test]
+    fn every_instruction_set_gives_the_scalar_result() {
+        let mut rng = ChaCha8Rng::seed_from_u64(3);
+        let (outputs, inputs, rows) = (40, 57, 11);
+        for matrix in both(&random(outputs * inputs, &mut rng), outputs, inputs) {
+            let x = random(rows * inputs, &mut rng);
+            let mut y = vec![0.0; rows * outputs];
+            matrix.matmul(&x, rows, &mut y, &Threads::new(2));
+            let mut row = vec![0.0; inputs];
+            for (x, y) in x.chunks_exact(inputs).zip(y.chunks_exact(outputs)) {
+                for (o, y) in y.iter().enumerate() {
+                    matrix.row(o, &mut row);
+                    let scalar = row.iter().zip(x).fold(0.0f32, |acc, (w, x)| x.mul_add(*w, acc));
+                    assert_eq!(*y, scalar);
+                }
+            }
+        }
+    }
+}

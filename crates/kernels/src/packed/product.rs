@@ -1,0 +1,126 @@
+//! Products of activations with one or several packed matrices.
+
+use super::matrix::Precision;
+use super::rows::{MAX_ROWS, RowTile, RowTiles};
+use super::tile::{Accumulators, TileKernel, bf16_tile, f32_tile};
+use super::{PANEL, PackedMatrix};
+use crate::Threads;
+use crate::isa::registers;
+use crate::lanes::LANES;
+use crate::threads::DisjointRows;
+
+/// Panels that one task computes.
+const TASK_PANELS: usize = 4;
+
+/// Inputs of a block: two panels of it and a tile's activations stay in the first-level cache.
+const BLOCK_INPUTS: usize = 256;
+
+/// Rows of a block: their activations of one block of inputs stay in the second-level cache.
+const BLOCK_ROWS: usize = 240;
+
+/// A matrix of a joint product and where its outputs go.
+#[derive(Debug, Clone, Copy)]
+pub struct Product<'a> {
+    /// The weights.
+    pub matrix: &'a PackedMatrix,
+    /// First of its columns in the result.
+    pub column: usize,
+}
+
+/// `y[m][column ..] = W x[m]` for each matrix, in one parallel region; `x` is `[rows, inputs]`, `y` `[rows, stride]`.
+///
+/// # Panics
+/// If `x` or `y` has another length, a matrix has other inputs, or the columns of two matrices overlap or exceed
+/// `stride`.
+pub fn multiply(products: &[Product<'_>], x: &[f32], rows: usize, y: &mut [f32], stride: usize, threads: &Threads) {
+    let Some(inputs) = products.first().map(|p| p.matrix.inputs()) else {
+        return;
+    };
+    assert_eq!(x.len(), rows * inputs, "x is [rows, inputs]");
+    assert_eq!(y.len(), rows * stride, "y is [rows, stride]");
+    let mut columns: Vec<_> = products
+        .iter()
+        .map(|p| (p.column, p.column + p.matrix.outputs()))
+        .collect();
+    columns.sort_unstable();
+    for (i, (_, end)) in columns.iter().enumerate() {
+        let limit = columns.get(i + 1).map_or(stride, |next| next.0);
+        assert!(
+            *end <= limit,
+            "columns of products neither overlap nor exceed the stride"
+        );
+    }
+    assert!(
+        products.iter().all(|p| p.matrix.inputs() == inputs),
+        "all matrices have as many inputs as x"
+    );
+    if rows == 0 || inputs == 0 {
+        for y in y.chunks_exact_mut(stride) {
+            columns.iter().for_each(|&(from, to)| y[from..to].fill(0.0));
+        }
+        return;
+    }
+    let tiles = RowTiles::new(x, rows, inputs, registers(), threads);
+    let y = DisjointRows::new(y, stride);
+    let tasks: Vec<(&Product<'_>, usize)> = products
+        .iter()
+        .flat_map(|p| (0..p.matrix.panels()).step_by(TASK_PANELS).map(move |panel| (p, panel)))
+        .collect();
+    let outputs: usize = products.iter().map(|p| p.matrix.outputs()).sum();
+    threads.for_each(tasks.len(), rows * inputs * outputs, |task| {
+        let (product, first) = tasks[task];
+        match product.matrix.precision() {
+            Precision::Bf16 => panels(product, first, &tiles, &y, bf16_tile),
+            Precision::F32 => panels(product, first, &tiles, &y, f32_tile),
+        }
+    });
+}
+
+/// Computes up to [`TASK_PANELS`] panels for all rows.
+fn panels<P: bytemuck::AnyBitPattern>(
+    product: &Product<'_>,
+    first: usize,
+    tiles: &RowTiles,
+    y: &DisjointRows<'_>,
+    kernel: TileKernel<P>,
+) {
+    let matrix = product.matrix;
+    let last = (first + TASK_PANELS).min(matrix.panels());
+    let pairs = matrix.inputs().div_ceil(2);
+    let weights: &[P] = matrix.pairs();
+    let panel = |panel: usize, from: usize, to: usize| match panel < last {
+        true => &weights[panel * pairs + from / 2..panel * pairs + to / 2],
+        false => &[],
+    };
+    let mut sums: Accumulators = [[[0.0; LANES]; 2]; MAX_ROWS];
+    for block in row_blocks(tiles.tiles()) {
+        for from in (0..2 * pairs).step_by(BLOCK_INPUTS) {
+            let to = (from + BLOCK_INPUTS).min(2 * pairs);
+            for two in (first..last).step_by(2) {
+                let weights = [panel(two, from, to), panel(two + 1, from, to)];
+                let columns = (matrix.outputs() - two * PANEL).min(2 * PANEL);
+                for tile in block {
+                    for (m, sums) in sums[..tile.rows].iter_mut().enumerate() {
+                        // SAFETY: tasks own different columns of y, and this one holds one row's part at a time.
+                        let y = unsafe { y.part(tile.first + m, product.column + two * PANEL, columns) };
+                        match from {
+                            0 => *sums = [[0.0; LANES]; 2],
+                            _ => sums.as_flattened_mut()[..columns].copy_from_slice(y),
+                        }
+                    }
+                    kernel(weights, tiles.inputs(*tile, from, to), tile.rows, &mut sums);
+                    for (m, sums) in sums[..tile.rows].iter().enumerate() {
+                        // SAFETY: as above.
+                        let y = unsafe { y.part(tile.first + m, product.column + two * PANEL, columns) };
+                        y.copy_from_slice(&sums.as_flattened()[..columns]);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Runs of tiles with about [`BLOCK_ROWS`] rows.
+fn row_blocks(tiles: &[RowTile]) -> impl Iterator<Item = &[RowTile]> {
+    tiles.chunk_by(|a, b| a.first / BLOCK_ROWS == b.first / BLOCK_ROWS)
+}

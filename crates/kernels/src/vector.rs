@@ -1,0 +1,223 @@
+//! Sixteen f32 lanes in registers.
+//!
+//! Inner loops that keep dozens of accumulators in registers are written over [`Vector`], because the compiler keeps
+//! plain arrays there only while their loops are small enough to unroll. Every operation gives the same bits on every
+//! instruction set.
+
+use crate::lanes::{LANES, Lanes};
+
+/// Sixteen f32 lanes of one instruction set.
+///
+/// A vector type is used only inside of functions that [`for_each_vector`] compiles for its instruction set and calls
+/// after detecting it; that is what makes the intrinsics in these methods sound.
+pub(crate) trait Vector: Copy {
+    /// Vectors that the register file holds.
+    const REGISTERS: usize;
+
+    /// The same value in every lane.
+    fn splat(value: f32) -> Self;
+
+    /// Sixteen values.
+    fn load(values: &Lanes) -> Self;
+
+    /// Writes the lanes.
+    fn store(self, out: &mut Lanes);
+
+    /// `self + a · b`, fused.
+    fn fma(self, a: Self, b: Self) -> Self;
+
+    /// The low halves of sixteen words, as bf16.
+    fn bf16_low(words: &[u32; LANES]) -> Self;
+
+    /// The high halves of sixteen words, as bf16.
+    fn bf16_high(words: &[u32; LANES]) -> Self;
+}
+
+impl Vector for Lanes {
+    const REGISTERS: usize = 8;
+
+    #[inline(always)]
+    fn splat(value: f32) -> Self {
+        [value; LANES]
+    }
+
+    #[inline(always)]
+    fn load(values: &Lanes) -> Self {
+        *values
+    }
+
+    #[inline(always)]
+    fn store(self, out: &mut Lanes) {
+        *out = self;
+    }
+
+    #[inline(always)]
+    fn fma(self, a: Self, b: Self) -> Self {
+        std::array::from_fn(|j| a[j].mul_add(b[j], self[j]))
+    }
+
+    #[inline(always)]
+    fn bf16_low(words: &[u32; LANES]) -> Self {
+        words.map(|w| f32::from_bits(w << 16))
+    }
+
+    #[inline(always)]
+    fn bf16_high(words: &[u32; LANES]) -> Self {
+        words.map(|w| f32::from_bits(w & 0xffff_0000))
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use super::{LANES, Lanes, Vector};
+    use std::arch::x86_64::*;
+
+    impl Vector for __m512 {
+        const REGISTERS: usize = 32;
+
+        #[inline(always)]
+        fn splat(value: f32) -> Self {
+            // SAFETY: AVX-512 F is there, as the trait says; so below.
+            unsafe { _mm512_set1_ps(value) }
+        }
+
+        #[inline(always)]
+        fn load(values: &Lanes) -> Self {
+            // SAFETY: the reference covers sixteen floats.
+            unsafe { _mm512_loadu_ps(values.as_ptr()) }
+        }
+
+        #[inline(always)]
+        fn store(self, out: &mut Lanes) {
+            // SAFETY: the reference covers sixteen floats.
+            unsafe { _mm512_storeu_ps(out.as_mut_ptr(), self) }
+        }
+
+        #[inline(always)]
+        fn fma(self, a: Self, b: Self) -> Self {
+            // SAFETY: as in `splat`.
+            unsafe { _mm512_fmadd_ps(a, b, self) }
+        }
+
+        #[inline(always)]
+        fn bf16_low(words: &[u32; LANES]) -> Self {
+            // SAFETY: the reference covers sixteen words.
+            unsafe {
+                let words = _mm512_loadu_si512(words.as_ptr().cast());
+                _mm512_castsi512_ps(_mm512_slli_epi32::<16>(words))
+            }
+        }
+
+        #[inline(always)]
+        fn bf16_high(words: &[u32; LANES]) -> Self {
+            // SAFETY: the reference covers sixteen words.
+            unsafe {
+                let words = _mm512_loadu_si512(words.as_ptr().cast());
+                _mm512_castsi512_ps(_mm512_and_si512(words, _mm512_set1_epi32(0xffff_0000_u32 as i32)))
+            }
+        }
+    }
+
+    /// Two vectors of eight lanes.
+    #[derive(Clone, Copy)]
+    pub(crate) struct Avx2(__m256, __m256);
+
+    impl Vector for Avx2 {
+        const REGISTERS: usize = 8;
+
+        #[inline(always)]
+        fn splat(value: f32) -> Self {
+            // SAFETY: AVX2 and FMA are there, as the trait says; so below.
+            unsafe {
+                let v = _mm256_set1_ps(value);
+                Self(v, v)
+            }
+        }
+
+        #[inline(always)]
+        fn load(values: &Lanes) -> Self {
+            // SAFETY: the reference covers sixteen floats.
+            unsafe {
+                let p = values.as_ptr();
+                Self(_mm256_loadu_ps(p), _mm256_loadu_ps(p.add(8)))
+            }
+        }
+
+        #[inline(always)]
+        fn store(self, out: &mut Lanes) {
+            // SAFETY: the reference covers sixteen floats.
+            unsafe {
+                let p = out.as_mut_ptr();
+                _mm256_storeu_ps(p, self.0);
+                _mm256_storeu_ps(p.add(8), self.1);
+            }
+        }
+
+        #[inline(always)]
+        fn fma(self, a: Self, b: Self) -> Self {
+            // SAFETY: as in `splat`.
+            unsafe { Self(_mm256_fmadd_ps(a.0, b.0, self.0), _mm256_fmadd_ps(a.1, b.1, self.1)) }
+        }
+
+        #[inline(always)]
+        fn bf16_low(words: &[u32; LANES]) -> Self {
+            // SAFETY: the reference covers sixteen words.
+            unsafe {
+                let p = words.as_ptr();
+                let widen = |p: *const u32| _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_loadu_si256(p.cast())));
+                Self(widen(p), widen(p.add(8)))
+            }
+        }
+
+        #[inline(always)]
+        fn bf16_high(words: &[u32; LANES]) -> Self {
+            // SAFETY: the reference covers sixteen words.
+            unsafe {
+                let p = words.as_ptr();
+                let mask = _mm256_set1_epi32(0xffff_0000_u32 as i32);
+                let widen = |p: *const u32| _mm256_castsi256_ps(_mm256_and_si256(_mm256_loadu_si256(p.cast()), mask));
+                Self(widen(p), widen(p.add(8)))
+            }
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) use x86::Avx2;
+
+/// Defines a function over a [`Vector`] type and compiles it for every instruction set:
+/// `fn name<vector V>(…)`, further constant parameters after it.
+macro_rules! for_each_vector {
+    (
+        $(#[$meta:meta])*
+        $vis:vis fn $name:ident<vector $v:ident $(, const $g:ident: $gt:ty)*>($($arg:ident: $ty:ty),* $(,)?)
+        $(-> $ret:ty)? $body:block
+    ) => {
+        $(#[$meta])*
+        $vis fn $name<$(const $g: $gt),*>($($arg: $ty),*) $(-> $ret)? {
+            #[inline(always)]
+            fn generic<$v: $crate::vector::Vector, $(const $g: $gt),*>($($arg: $ty),*) $(-> $ret)? $body
+
+            #[cfg(target_arch = "x86_64")]
+            {
+                #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+                fn avx512<$(const $g: $gt),*>($($arg: $ty),*) $(-> $ret)? {
+                    generic::<std::arch::x86_64::__m512, $($g),*>($($arg),*)
+                }
+                #[target_feature(enable = "avx2,fma,f16c")]
+                fn avx2<$(const $g: $gt),*>($($arg: $ty),*) $(-> $ret)? {
+                    generic::<$crate::vector::Avx2, $($g),*>($($arg),*)
+                }
+                match $crate::isa::isa() {
+                    // SAFETY: `isa` returned this set only after detecting every feature that the function enables.
+                    $crate::isa::Isa::Avx512 => return unsafe { avx512::<$($g),*>($($arg),*) },
+                    // SAFETY: as above.
+                    $crate::isa::Isa::Avx2 => return unsafe { avx2::<$($g),*>($($arg),*) },
+                    $crate::isa::Isa::Portable => {}
+                }
+            }
+            generic::<$crate::lanes::Lanes, $($g),*>($($arg),*)
+        }
+    };
+}
+pub(crate) use for_each_vector;
