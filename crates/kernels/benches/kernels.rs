@@ -4,7 +4,7 @@
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use deltamux_kernels::attention::{PagedCache, QueryRow, attend};
-use deltamux_kernels::lowrank::Band;
+use deltamux_kernels::lowrank::{Band, Term, add_terms};
 use deltamux_kernels::{LowRankDelta, PackedMatrix, Threads, lowbit};
 use half::bf16;
 
@@ -70,16 +70,52 @@ fn delta(inputs: usize, outputs: usize) -> LowRankDelta {
     }
 }
 
+/// Bytes of the factors as an artifact stores them.
+fn packed_bytes(delta: &LowRankDelta) -> u64 {
+    let factor = |codes: usize, groups: usize, bits: u8| codes + 2 * groups + lowbit::zero_bytes(groups, bits);
+    let band =
+        |b: &Band| factor(b.v_codes.len(), b.v_zeros.len(), b.bits) + factor(b.u_codes.len(), b.u_zeros.len(), b.bits);
+    (2 * delta.ranks() + delta.bands.iter().map(band).sum::<usize>()) as u64
+}
+
+/// Bytes that no cache holds.
+const STREAMED: u64 = 96 << 20;
+
+/// One row of one variant after another, so many that their factors come from memory; then many rows of one variant,
+/// and one row each of 32 variants in one step.
 fn low_rank(c: &mut Criterion) {
     let threads = Threads::new(0);
     let mut group = c.benchmark_group("low-rank 1/16");
     for (name, inputs, outputs) in SHAPES {
-        let delta = delta(inputs, outputs);
-        for rows in [1, 8, 128] {
+        let one = packed_bytes(&delta(inputs, outputs));
+        let deltas: Vec<_> = (0..STREAMED.div_ceil(one)).map(|_| delta(inputs, outputs)).collect();
+        let (x, mut y) = (vec![0.5; 32 * inputs], vec![0.0; 32 * outputs]);
+        let mut turn = deltas.iter().cycle();
+        group.throughput(Throughput::Bytes(one));
+        group.bench_function(BenchmarkId::new(name, "1 row, from memory"), |b| {
+            let (x, y) = (&x[..inputs], &mut y[..outputs]);
+            b.iter(|| turn.next().expect("some").add_to(x, 1, y, &threads))
+        });
+        let steps = deltas.chunks_exact(32).map(|deltas| {
+            let term = |(m, delta)| Term {
+                delta,
+                rows: m..m + 1,
+                column: 0,
+            };
+            deltas.iter().enumerate().map(term).collect::<Vec<_>>()
+        });
+        let mut steps = steps.collect::<Vec<_>>().into_iter().cycle();
+        group.throughput(Throughput::Bytes(32 * one));
+        group.bench_function(BenchmarkId::new(name, "32 rows of 32 variants, from memory"), |b| {
+            b.iter(|| add_terms(&x, 32, &steps.next().expect("some"), &mut y, outputs, &threads))
+        });
+        for rows in [8, 128] {
             let (x, mut y) = (vec![0.5; rows * inputs], vec![0.0; rows * outputs]);
-            group.throughput(Throughput::Bytes(delta.bytes() as u64));
-            group.bench_function(BenchmarkId::new(name, rows), |b| {
-                b.iter(|| delta.add_to(&x, rows, &mut y, &threads))
+            group.throughput(Throughput::Elements(
+                (rows * deltas[0].ranks() * (inputs + outputs)) as u64,
+            ));
+            group.bench_function(BenchmarkId::new(name, format!("{rows} rows")), |b| {
+                b.iter(|| deltas[0].add_to(&x, rows, &mut y, &threads))
             });
         }
     }

@@ -14,16 +14,6 @@ pub(crate) fn fma(acc: &mut Lanes, a: f32, b: &Lanes) {
     }
 }
 
-/// `acc + a ⊙ b`, lane by lane, each fused.
-#[inline(always)]
-pub(crate) fn fma_lanes(acc: &mut Lanes, a: &Lanes, b: &Lanes) {
-    let mut sum = *acc;
-    for j in 0..LANES {
-        sum[j] = a[j].mul_add(b[j], sum[j]);
-    }
-    *acc = sum;
-}
-
 /// Sum of the lanes, as a fixed tree.
 #[inline(always)]
 pub(crate) fn sum(lanes: &Lanes) -> f32 {

@@ -1,0 +1,99 @@
+//! The instructions that the integer kernels run on, and the choice among them.
+
+use super::activations::InputRow;
+use super::coefficients::Coefficients;
+use super::factor::Factor;
+use super::portable;
+#[cfg(target_arch = "x86_64")]
+use super::{avx2, vnni};
+use crate::isa::{self, Isa};
+use std::ops::Range;
+
+/// Instructions with a version of every integer kernel. All give the same bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Arithmetic {
+    /// Plain Rust: what the others are compared with.
+    Portable,
+    /// AVX2: products of bytes or words, summed in pairs.
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    /// AVX-512 VNNI: products of bytes, summed in fours.
+    #[cfg(target_arch = "x86_64")]
+    Vnni,
+}
+
+/// Calls the version of an unsafe function for the width of a factor's codes.
+#[cfg(target_arch = "x86_64")]
+macro_rules! by_bits {
+    ($factor:expr, $module:ident::$name:ident($($arg:expr),*)) => {
+        match $factor.bits() {
+            // SAFETY: an `Arithmetic` other than `Portable` exists only where its instructions do; the callers of this
+            // macro have checked the lengths.
+            8 => unsafe { $module::$name::<8>($($arg),*) },
+            // SAFETY: as above.
+            4 => unsafe { $module::$name::<4>($($arg),*) },
+            // SAFETY: as above.
+            3 => unsafe { $module::$name::<3>($($arg),*) },
+            // SAFETY: as above.
+            2 => unsafe { $module::$name::<2>($($arg),*) },
+            bits => panic!("{bits} bits are no codes"),
+        }
+    };
+}
+
+impl Arithmetic {
+    /// The best that [`isa::isa`] allows.
+    pub(super) fn best() -> Self {
+        match isa::isa() {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 if isa::vnni() => Self::Vnni,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 | Isa::Avx2 => Self::Avx2,
+            _ => Self::Portable,
+        }
+    }
+
+    /// Everything that [`isa::isa`] allows.
+    #[cfg(test)]
+    pub(super) fn all() -> Vec<Self> {
+        match Self::best() {
+            #[cfg(target_arch = "x86_64")]
+            Self::Vnni => vec![Self::Portable, Self::Avx2, Self::Vnni],
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => vec![Self::Portable, Self::Avx2],
+            Self::Portable => vec![Self::Portable],
+        }
+    }
+
+    /// `out[i] = V[ranks.start + i] · x` for rows of codes.
+    ///
+    /// # Panics
+    /// If the rows hold f16, a rank is not of `v`, or `x` or `out` has another length.
+    pub(super) fn dots(self, v: &Factor<'_>, ranks: Range<usize>, x: InputRow<'_>, out: &mut [f32]) {
+        assert!(ranks.end <= v.ranks() && out.len() == ranks.len() && x.values.len() == v.groups());
+        match self {
+            Self::Portable => portable::dots(v, ranks, x, out),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => by_bits!(v, avx2::dots(v, ranks, x, out)),
+            #[cfg(target_arch = "x86_64")]
+            Self::Vnni => by_bits!(v, vnni::dots(v, ranks, x, out)),
+        }
+    }
+
+    /// `y += Σ coefficient · weight` over the coefficients' ranks, for the outputs of their group `lane`; `y` is as
+    /// long as the group.
+    ///
+    /// # Panics
+    /// If the rows hold f16, the coefficients are of other ranks or groups than `u` has, or `y` has another length.
+    pub(super) fn mix(self, u: &Factor<'_>, coefficients: &Coefficients, lane: usize, y: &mut [f32]) {
+        let group = coefficients.first_group() + lane;
+        assert!(coefficients.ranks().end <= u.ranks() && group < u.groups() && y.len() == u.group_len(group));
+        match self {
+            Self::Portable => portable::mix(u, coefficients, lane, y),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => by_bits!(u, avx2::mix(u, coefficients, lane, y)),
+            #[cfg(target_arch = "x86_64")]
+            Self::Vnni => by_bits!(u, vnni::mix(u, coefficients, lane, y)),
+        }
+    }
+}

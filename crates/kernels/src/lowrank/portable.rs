@@ -1,0 +1,54 @@
+//! The integer kernels in plain Rust: the definition that the other versions are compared with.
+
+use super::activations::{CHUNK, InputRow};
+use super::coefficients::Coefficients;
+use super::factor::Factor;
+use crate::lowbit::{GROUP, unpack_group};
+use std::ops::Range;
+
+/// `out[i] = V[ranks.start + i] · x`.
+pub(super) fn dots(v: &Factor<'_>, ranks: Range<usize>, x: InputRow<'_>, out: &mut [f32]) {
+    for (rank, out) in ranks.zip(out) {
+        let (scales, zeros) = (v.scales(rank, 0), v.zeros(rank, 0));
+        let mut lanes = [0.0f32; CHUNK];
+        for (g, values) in x.values.iter().enumerate() {
+            let codes = codes(v, rank, g);
+            let (chunk, lane) = (g / CHUNK, g % CHUNK);
+            let products: i32 = (0..GROUP).map(|i| i32::from(codes[i]) * values.value(i)).sum();
+            // A sum of what is infinite or NaN may be any integer.
+            let sum = products.wrapping_sub(i32::from(zeros[g]).wrapping_mul(x.sums[chunk][lane]));
+            lanes[lane] = (sum as f32).mul_add(scales[g] * x.scales[chunk][lane], lanes[lane]);
+        }
+        *out = sum_lanes(&lanes);
+    }
+}
+
+/// Sum of the lanes of a dot product, as a fixed tree.
+pub(super) fn sum_lanes(lanes: &[f32; CHUNK]) -> f32 {
+    let halves: [f32; 4] = std::array::from_fn(|j| lanes[j] + lanes[j + 4]);
+    (halves[0] + halves[2]) + (halves[1] + halves[3])
+}
+
+/// `y += Σ coefficient · weight` for the outputs of one group.
+pub(super) fn mix(u: &Factor<'_>, coefficients: &Coefficients, lane: usize, y: &mut [f32]) {
+    // Integers of what is infinite or NaN may be any.
+    let mut sums = [coefficients.zero(lane).wrapping_neg(); GROUP];
+    for (i, rank) in coefficients.ranks().enumerate() {
+        let codes = codes(u, rank, coefficients.first_group() + lane);
+        let coefficient = coefficients.integer(i, lane);
+        for (sum, code) in sums.iter_mut().zip(codes) {
+            *sum = sum.wrapping_add(i32::from(code).wrapping_mul(coefficient));
+        }
+    }
+    for (y, sum) in y.iter_mut().zip(sums) {
+        *y = (sum as f32).mul_add(coefficients.scale(lane), *y);
+    }
+}
+
+/// Codes of one group of a row, completed with zeros.
+fn codes(factor: &Factor<'_>, rank: usize, group: usize) -> [u8; GROUP] {
+    let mut codes = [0; GROUP];
+    let padded = factor.group_len(group).next_multiple_of(8);
+    unpack_group(factor.group(rank, group), factor.bits(), &mut codes[..padded]);
+    codes
+}
