@@ -1,10 +1,12 @@
 //! Compression of a fine-tune's difference to its base, and the artifact that holds it.
 //!
-//! [`compress()`] makes an artifact directory, [`Artifact`] reads one, [`restore()`] turns it back into a checkpoint.
+//! [`compress()`] makes an artifact directory, [`Artifact`] reads one, [`restore()`] turns it back into a checkpoint,
+//! [`synth()`] makes models and artifacts with random weights.
 
 pub mod artifact;
 pub mod compress;
 mod restore;
+pub mod synth;
 mod tensor_file;
 
 pub use artifact::{Artifact, ArtifactError};
@@ -12,3 +14,4 @@ pub use compress::{
     Budget, CalibrationSource, CompressError, CompressOptions, EmbeddingPolicy, Method, Stage, compress,
 };
 pub use restore::{RestoreError, Restored, restore};
+pub use synth::{SynthError, SynthOptions, synth};

@@ -66,6 +66,20 @@ impl TensorFileWriter {
         self.put(bytes)
     }
 
+    /// Writes the next tensor's bytes as they are made.
+    ///
+    /// # Panics
+    /// If the parts are not as long as announced, or no tensor is left to write.
+    pub fn tensor_in_parts(&mut self, parts: impl Iterator<Item = Vec<u8>>) -> io::Result<()> {
+        let spec = self.expected.next().expect("no more tensors than announced");
+        let before = self.written;
+        for part in parts {
+            self.put(&part)?;
+        }
+        assert_eq!(self.written - before, spec.bytes as u64, "bytes of `{}`", spec.name);
+        Ok(())
+    }
+
     fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.hash.update(bytes);
         self.written += bytes.len() as u64;

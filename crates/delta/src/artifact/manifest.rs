@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use deltamux_kernels::lowbit;
+use deltamux_model::{Checkpoint, LinearId};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::{ArtifactError, DELTA_FILE, MANIFEST_FILE, TEXT_FILES};
+use super::{ArtifactError, DELTA_FILE, MANIFEST_FILE, PackedLinear, TEXT_FILES};
 
 /// The version of the format that this build writes and reads.
 pub const FORMAT_VERSION: u32 = 1;
@@ -363,7 +364,58 @@ impl Manifest {
     }
 }
 
+impl BaseInfo {
+    /// What the manifest says of `base`.
+    pub(crate) fn of(base: &Checkpoint) -> Self {
+        let config = base.config();
+        Self {
+            digest: base.digest(),
+            architecture: config.architecture.class_name().to_string(),
+            num_layers: config.num_layers,
+            hidden_size: config.hidden_size,
+            vocab_size: config.vocab_size,
+        }
+    }
+}
+
+impl Totals {
+    /// The counts of `linears` and of all `files` but the manifest.
+    pub(crate) fn of(linears: &[LinearInfo], files: &[FileInfo]) -> Self {
+        let linear_bytes = linears.iter().map(|l| l.bytes).sum();
+        let linear_bf16_bytes = linears.iter().map(|l| 2 * (l.shape[0] * l.shape[1]) as u64).sum();
+        Self {
+            linear_bytes,
+            linear_bf16_bytes,
+            linear_ratio: (linear_bf16_bytes > 0).then(|| linear_bytes as f64 / linear_bf16_bytes as f64),
+            other_bytes: files.iter().map(|f| f.bytes).sum::<u64>() - linear_bytes,
+        }
+    }
+}
+
 impl LinearInfo {
+    /// The entry of a linear that has not been written yet: its bytes are 0 until [`LinearInfo::set_bytes`].
+    pub(crate) fn new(id: &LinearId, packed: &PackedLinear, rel_output_error: RelError) -> Self {
+        let ranks = packed.ranks();
+        let mut bits: BTreeMap<String, usize> = packed.widths().iter().map(|&(b, n)| (b.to_string(), n)).collect();
+        bits.insert("0".to_string(), packed.inputs.min(packed.outputs) - ranks);
+        Self {
+            name: id.to_string(),
+            shape: [packed.outputs, packed.inputs],
+            ranks,
+            bits,
+            bytes: 0,
+            rel_output_error,
+        }
+    }
+
+    /// Sets the bytes of the linears that were written, from what the writer counted.
+    pub(crate) fn set_bytes(linears: &mut [Self], sizes: &[(String, u64)]) {
+        let sizes: BTreeMap<&str, u64> = sizes.iter().map(|(name, bytes)| (name.as_str(), *bytes)).collect();
+        for linear in linears {
+            linear.bytes = sizes.get(linear.name.as_str()).copied().unwrap_or(0);
+        }
+    }
+
     /// The stored ranks by width, widest first.
     pub fn widths(&self) -> Result<Vec<(u8, usize)>, String> {
         let mut widths = Vec::new();

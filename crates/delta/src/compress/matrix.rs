@@ -35,6 +35,12 @@ pub(crate) fn own_budget(name: &str, inputs: usize, outputs: usize, ratio: f64) 
     budget.saturating_sub(overhead_bits(name, (budget / 8) as usize))
 }
 
+/// Ranks of which a matrix with its own `budget` in bits may keep some, when budgets are shared out.
+pub(crate) fn candidate_ranks(inputs: usize, outputs: usize, budget: u64) -> usize {
+    let smallest = account::rank_bits(inputs, outputs, CHOICES[1]);
+    CANDIDATES * (budget / smallest) as usize + 8
+}
+
 /// Factors `delta`; `energy` is the output energy that errors are relative to, `budget` the matrix's own in bits.
 pub(crate) fn prepare(
     delta: &Matrix<f32>,
@@ -46,10 +52,7 @@ pub(crate) fn prepare(
     let (outputs, inputs) = (delta.rows, delta.cols);
     let full = outputs.min(inputs);
     let (keep, fixed) = match method {
-        Method::Prinmix | Method::Best => {
-            let smallest = account::rank_bits(inputs, outputs, CHOICES[1]);
-            (CANDIDATES * (budget / smallest) as usize + 8, None)
-        }
+        Method::Prinmix | Method::Best => (candidate_ranks(inputs, outputs, budget), None),
         Method::DeltaCome => {
             let widths = delta_come::widths(inputs, outputs, full, budget);
             (widths.len(), Some(widths))

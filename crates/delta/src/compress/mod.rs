@@ -4,8 +4,8 @@
 //! thread works through alone with the same sums in the same order: the artifact is byte for byte the same for any
 //! number of threads.
 
-mod account;
-mod allocate;
+pub(crate) mod account;
+pub(crate) mod allocate;
 mod calibrate;
 mod compare;
 mod delta_come;
@@ -17,11 +17,11 @@ mod golden;
 mod gptq;
 mod linalg;
 mod low_rank;
-mod matrix;
+pub(crate) mod matrix;
 mod measure;
 mod options;
 mod prinmix;
-mod quantise;
+pub(crate) mod quantise;
 mod samples;
 mod text_files;
 mod write;

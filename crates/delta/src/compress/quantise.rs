@@ -130,7 +130,8 @@ fn pack_f16(m: &Matrix<f16>) -> Vec<u8> {
     out
 }
 
-fn store_singular_values(s: impl Iterator<Item = f64> + Clone) -> (f32, Vec<f16>) {
+/// A unit, and the singular values in multiples of it.
+pub(crate) fn store_singular_values(s: impl Iterator<Item = f64> + Clone) -> (f32, Vec<f16>) {
     let largest = s.clone().fold(0.0, f64::max);
     let unit = if largest > 0.0 {
         (largest / LARGEST_STORED) as f32

@@ -1,7 +1,5 @@
 //! The last step: embeddings, vectors, text files and the manifest, into the target directory.
 
-use std::collections::BTreeMap;
-
 use deltamux_model::Checkpoint;
 
 use super::embeddings::{self, Plan};
@@ -49,19 +47,15 @@ pub(super) fn write(parts: Parts<'_>, target: Target, progress: Progress<'_>) ->
     progress(Stage::Write, 1, 3);
 
     let (delta, sizes) = writer.write(&target)?;
-    let sizes: BTreeMap<String, u64> = sizes.into_iter().collect();
     let mut files = vec![delta];
     files.extend(text_files::copy(base.dir(), finetuned.dir(), &target)?);
 
-    let linears: Vec<LinearInfo> = parts.linears.iter().map(|l| info(l, &sizes)).collect();
-    let mut totals = Totals {
-        linear_bytes: linears.iter().map(|l| l.bytes).sum(),
-        linear_bf16_bytes: linears.iter().map(|l| 2 * (l.shape[0] * l.shape[1]) as u64).sum(),
-        ..Totals::default()
-    };
-    totals.linear_ratio =
-        (totals.linear_bf16_bytes > 0).then(|| totals.linear_bytes as f64 / totals.linear_bf16_bytes as f64);
-    totals.other_bytes = files.iter().map(|f| f.bytes).sum::<u64>() - totals.linear_bytes;
+    let mut linears: Vec<LinearInfo> = parts
+        .linears
+        .iter()
+        .map(|l| LinearInfo::new(&l.id, &l.packed, l.error))
+        .collect();
+    LinearInfo::set_bytes(&mut linears, &sizes);
     let config = base.config();
     let manifest = Manifest {
         format_version: FORMAT_VERSION,
@@ -69,24 +63,18 @@ pub(super) fn write(parts: Parts<'_>, target: Target, progress: Progress<'_>) ->
         method: parts.options.method.name().to_string(),
         ratio: parts.options.ratio,
         budget: parts.options.budget.name().to_string(),
-        base: BaseInfo {
-            digest: base.digest(),
-            architecture: config.architecture.class_name().to_string(),
-            num_layers: config.num_layers,
-            hidden_size: config.hidden_size,
-            vocab_size: config.vocab_size,
-        },
+        base: BaseInfo::of(base),
         vocab_size: (finetuned.config().vocab_size != config.vocab_size).then_some(finetuned.config().vocab_size),
         unchanged_linears: config.linears().count() - linears.len(),
         rel_output_error: RelError {
             calibration: mean(linears.iter().map(|l| l.rel_output_error.calibration)),
             heldout: mean(linears.iter().map(|l| l.rel_output_error.heldout)),
         },
+        totals: Totals::of(&linears, &files),
         linears,
         embedding,
         head,
         vectors,
-        totals,
         allocation_gap: parts.allocation_gap,
         calibration: parts.calibration,
         files,
@@ -97,22 +85,6 @@ pub(super) fn write(parts: Parts<'_>, target: Target, progress: Progress<'_>) ->
     progress(Stage::Write, 3, 3);
     let total_bytes = manifest.files.iter().map(|f| f.bytes).sum::<u64>() + written.bytes;
     Ok(Compressed { manifest, total_bytes })
-}
-
-fn info(linear: &Finished, sizes: &BTreeMap<String, u64>) -> LinearInfo {
-    let packed = &linear.packed;
-    let ranks = packed.ranks();
-    let mut bits: BTreeMap<String, usize> = packed.widths().iter().map(|&(b, n)| (b.to_string(), n)).collect();
-    bits.insert("0".to_string(), packed.inputs.min(packed.outputs) - ranks);
-    let name = linear.id.to_string();
-    LinearInfo {
-        bytes: sizes.get(&name).copied().unwrap_or(0),
-        name,
-        shape: [packed.outputs, packed.inputs],
-        ranks,
-        bits,
-        rel_output_error: linear.error,
-    }
 }
 
 /// Mean of the values that exist; absent when none does.
