@@ -3,6 +3,7 @@
 mod answers;
 mod commands;
 mod demo;
+mod memory;
 mod output;
 mod progress;
 mod ratio;

@@ -9,6 +9,7 @@ mod inspect;
 mod report;
 mod restore;
 mod serve;
+mod synth;
 
 pub(crate) use bench::command_line;
 
@@ -41,6 +42,8 @@ enum Command {
     Restore(restore::Args),
     /// Serve the base and its variants behind an OpenAI-compatible API.
     Serve(Box<serve::Args>),
+    /// Make a base with random weights in a real model's shape and variants of it, for load tests.
+    Synth(synth::Args),
 }
 
 /// Runs the command.
@@ -55,5 +58,6 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Report(args) => report::run(args),
         Command::Restore(args) => restore::run(args),
         Command::Serve(args) => serve::run(&args),
+        Command::Synth(args) => synth::run(&args),
     }
 }
