@@ -33,6 +33,17 @@ pub fn vnni() -> bool {
     *VNNI.get_or_init(|| isa() == Isa::Avx512 && detect_vnni())
 }
 
+/// Whether the processor multiplies pairs of bf16 (AVX512_BF16) and `DELTAMUX_ISA` does not forbid it.
+pub fn bf16_dot() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    {
+        static FOUND: OnceLock<bool> = OnceLock::new();
+        *FOUND.get_or_init(|| isa() == Isa::Avx512 && is_x86_feature_detected!("avx512bf16"))
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
 /// Vector registers of the instruction set in use.
 pub(crate) fn registers() -> usize {
     match isa() {

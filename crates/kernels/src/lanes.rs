@@ -6,14 +6,6 @@ pub(crate) const LANES: usize = 16;
 /// One accumulator.
 pub(crate) type Lanes = [f32; LANES];
 
-/// `acc + a · b`, lane by lane, each fused.
-#[inline(always)]
-pub(crate) fn fma(acc: &mut Lanes, a: f32, b: &Lanes) {
-    for j in 0..LANES {
-        acc[j] = a.mul_add(b[j], acc[j]);
-    }
-}
-
 /// Sum of the lanes, as a fixed tree.
 #[inline(always)]
 pub(crate) fn sum(lanes: &Lanes) -> f32 {

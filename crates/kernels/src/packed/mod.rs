@@ -23,6 +23,7 @@ mod tests {
     use super::*;
     use crate::Threads;
     use half::bf16;
+    use proptest::prelude::*;
     use rand::{Rng, SeedableRng};
     use rand_chacha::ChaCha8Rng;
 
@@ -97,5 +98,97 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// Rounded activations: against f64 on the rounded values, and the same alone and in a batch.
+    #[test]
+    fn products_of_bf16_pairs_match_f64_arithmetic_where_the_processor_has_them() {
+        let mut rng = ChaCha8Rng::seed_from_u64(4);
+        for (outputs, inputs) in [(16, 8), (33, 71), (100, 600)] {
+            let [bf16, f32] = both(&random(outputs * inputs, &mut rng), outputs, inputs);
+            assert!(f32.with_bf16_activations().is_none(), "only bf16 weights");
+            let Some(matrix) = bf16.with_bf16_activations() else {
+                assert!(!crate::isa::bf16_dot());
+                return println!("not run: this processor does not multiply pairs of bf16");
+            };
+            let rows = 23;
+            let x = random(rows * inputs, &mut rng);
+            let mut y = vec![0.0; rows * outputs];
+            matrix.matmul(&x, rows, &mut y, &Threads::new(3));
+            let mut row = vec![0.0; inputs];
+            for (x, y) in x.chunks_exact(inputs).zip(y.chunks_exact(outputs)) {
+                for (o, y) in y.iter().enumerate() {
+                    matrix.row(o, &mut row);
+                    let products = row
+                        .iter()
+                        .zip(x)
+                        .map(|(w, x)| f64::from(*w) * bf16::from_f32(*x).to_f64());
+                    assert!((f64::from(*y) - products.sum::<f64>()).abs() < 1e-4);
+                }
+                let mut alone = vec![0.0; outputs];
+                matrix.matmul(x, 1, &mut alone, &Threads::new(1));
+                assert_eq!(alone, y);
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn columns_of_joint_products_are_those_of_each(
+            (inputs, outputs, rows) in (1usize..300, proptest::collection::vec(1usize..70, 1..4), 1usize..40),
+            (gap, threads, seed) in (0usize..3, 1usize..4, 0u64..1000),
+        ) {
+            let mut rng = ChaCha8Rng::seed_from_u64(seed);
+            let threads = Threads::new(threads);
+            let x = random(rows * inputs, &mut rng);
+            let matrices: Vec<PackedMatrix> = outputs
+                .iter()
+                .enumerate()
+                .map(|(i, n)| both(&random(n * inputs, &mut rng), *n, inputs)[i % 2].clone())
+                .collect();
+            let mut stride = 0;
+            let mut products = Vec::new();
+            for matrix in &matrices {
+                products.push(Product { matrix, column: stride + gap });
+                stride += gap + matrix.outputs();
+            }
+            let mut y = vec![7.0; rows * stride];
+            multiply(&products, &x, rows, &mut y, stride, &threads);
+            for (x, y) in x.chunks_exact(inputs).zip(y.chunks_exact(stride)) {
+                for Product { matrix, column } in &products {
+                    let mut alone = vec![0.0; matrix.outputs()];
+                    matrix.matmul(x, 1, &mut alone, &Threads::new(1));
+                    prop_assert_eq!(&alone, &y[*column..column + matrix.outputs()]);
+                    prop_assert!(y[column - gap..*column].iter().all(|v| *v == 7.0), "gaps are left alone");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_by_name() {
+        let threads = Threads::new(1);
+        let matrix = PackedMatrix::from_f32(&[1.0; 6], 2, 3, &threads);
+        let message = |call: &mut dyn FnMut()| {
+            let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).expect_err("a refusal");
+            let text = panic.downcast_ref::<&str>().map(|s| s.to_string());
+            text.or_else(|| panic.downcast_ref::<String>().cloned())
+                .expect("a message")
+        };
+        let mut y = [0.0; 4];
+        let refused = message(&mut || matrix.matmul(&[1.0; 5], 2, &mut [0.0; 4], &threads));
+        assert!(refused.contains("x is [rows, inputs]"), "{refused}");
+        let refused = message(&mut || matrix.matmul(&[1.0; 6], 2, &mut [0.0; 3], &threads));
+        assert!(refused.contains("y is [rows, stride]"), "{refused}");
+        let refused = message(&mut || matrix.row(2, &mut [0.0; 3]));
+        assert!(refused.contains("row 2 of 2 outputs"), "{refused}");
+        let refused = message(&mut || drop(PackedMatrix::from_f32(&[1.0; 5], 2, 3, &threads)));
+        assert!(refused.contains("weights are [outputs, inputs]"), "{refused}");
+        let two = [0, 1].map(|column| Product {
+            matrix: &matrix,
+            column,
+        });
+        let refused = message(&mut || multiply(&two, &[1.0; 3], 1, &mut y, 4, &threads));
+        assert!(refused.contains("columns of products neither overlap"), "{refused}");
     }
 }

@@ -2,7 +2,7 @@
 
 use super::matrix::Precision;
 use super::rows::{MAX_ROWS, RowTile, RowTiles};
-use super::tile::{Accumulators, TileKernel, bf16_tile, f32_tile};
+use super::tile::{Accumulators, TileKernel, bf16_dot_tile, bf16_tile, f32_tile};
 use super::{PANEL, PackedMatrix};
 use crate::Threads;
 use crate::isa::registers;
@@ -12,8 +12,8 @@ use crate::threads::DisjointRows;
 /// Panels that one task computes.
 const TASK_PANELS: usize = 4;
 
-/// Inputs of a block: two panels of it and a tile's activations stay in the first-level cache.
-const BLOCK_INPUTS: usize = 256;
+/// Pairs of inputs of a block: two panels of it and a tile's activations stay in the first-level cache.
+const BLOCK_PAIRS: usize = 128;
 
 /// Rows of a block: their activations of one block of inputs stay in the second-level cache.
 const BLOCK_ROWS: usize = 240;
@@ -60,7 +60,12 @@ pub fn multiply(products: &[Product<'_>], x: &[f32], rows: usize, y: &mut [f32],
         }
         return;
     }
-    let tiles = RowTiles::new(x, rows, inputs, registers(), threads);
+    // Laid out once for each form in which a matrix reads them.
+    let wants = |wanted: fn(Precision) -> bool| products.iter().any(|p| wanted(p.matrix.precision()));
+    let floats = wants(|p| matches!(p, Precision::Bf16 | Precision::F32))
+        .then(|| RowTiles::floats(x, rows, inputs, registers(), threads));
+    let pairs =
+        wants(|p| p == Precision::Bf16Activations).then(|| RowTiles::bf16_pairs(x, rows, inputs, registers(), threads));
     let y = DisjointRows::new(y, stride);
     let tasks: Vec<(&Product<'_>, usize)> = products
         .iter()
@@ -69,33 +74,36 @@ pub fn multiply(products: &[Product<'_>], x: &[f32], rows: usize, y: &mut [f32],
     let outputs: usize = products.iter().map(|p| p.matrix.outputs()).sum();
     threads.for_each(tasks.len(), rows * inputs * outputs, |task| {
         let (product, first) = tasks[task];
-        match product.matrix.precision() {
-            Precision::Bf16 => panels(product, first, &tiles, &y, bf16_tile),
-            Precision::F32 => panels(product, first, &tiles, &y, f32_tile),
+        match (product.matrix.precision(), &floats, &pairs) {
+            (Precision::Bf16, Some(x), _) => panels(product, first, x, 2, &y, bf16_tile),
+            (Precision::F32, Some(x), _) => panels(product, first, x, 2, &y, f32_tile),
+            (Precision::Bf16Activations, _, Some(x)) => panels(product, first, x, 1, &y, bf16_dot_tile),
+            _ => unreachable!("the activations were laid out for every matrix"),
         }
     });
 }
 
-/// Computes up to [`TASK_PANELS`] panels for all rows.
-fn panels<P: bytemuck::AnyBitPattern>(
+/// Computes up to [`TASK_PANELS`] panels for all rows; `elements` of the activations make a pair of inputs.
+fn panels<P: bytemuck::AnyBitPattern, E: bytemuck::Pod + Send + Sync>(
     product: &Product<'_>,
     first: usize,
-    tiles: &RowTiles,
+    tiles: &RowTiles<E>,
+    elements: usize,
     y: &DisjointRows<'_>,
-    kernel: TileKernel<P>,
+    kernel: TileKernel<P, E>,
 ) {
     let matrix = product.matrix;
     let last = (first + TASK_PANELS).min(matrix.panels());
     let pairs = matrix.inputs().div_ceil(2);
     let weights: &[P] = matrix.pairs();
     let panel = |panel: usize, from: usize, to: usize| match panel < last {
-        true => &weights[panel * pairs + from / 2..panel * pairs + to / 2],
+        true => &weights[panel * pairs + from..panel * pairs + to],
         false => &[],
     };
     let mut sums: Accumulators = [[[0.0; LANES]; 2]; MAX_ROWS];
     for block in row_blocks(tiles.tiles()) {
-        for from in (0..2 * pairs).step_by(BLOCK_INPUTS) {
-            let to = (from + BLOCK_INPUTS).min(2 * pairs);
+        for from in (0..pairs).step_by(BLOCK_PAIRS) {
+            let to = (from + BLOCK_PAIRS).min(pairs);
             for two in (first..last).step_by(2) {
                 let weights = [panel(two, from, to), panel(two + 1, from, to)];
                 let columns = (matrix.outputs() - two * PANEL).min(2 * PANEL);
@@ -108,7 +116,8 @@ fn panels<P: bytemuck::AnyBitPattern>(
                             _ => sums.as_flattened_mut()[..columns].copy_from_slice(y),
                         }
                     }
-                    kernel(weights, tiles.inputs(*tile, from, to), tile.rows, &mut sums);
+                    let x = tiles.elements(*tile, from * elements, to * elements);
+                    kernel(weights, x, tile.rows, &mut sums);
                     for (m, sums) in sums[..tile.rows].iter().enumerate() {
                         // SAFETY: as above.
                         let y = unsafe { y.part(tile.first + m, product.column + two * PANEL, columns) };

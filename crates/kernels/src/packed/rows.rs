@@ -1,5 +1,7 @@
 //! Activations laid out as the tiles read them.
 
+use half::bf16;
+
 use crate::Threads;
 use crate::threads::DisjointRows;
 
@@ -12,12 +14,13 @@ const TALL: [usize; 7] = [12, 8, 6, 4, 3, 2, 1];
 /// Tile heights with 16 vector registers, where a panel is two registers wide.
 const LOW: [usize; 5] = [6, 4, 3, 2, 1];
 
-/// Rows `[rows, inputs]` cut into tiles; within a tile input-major: element `k · tile rows + row`.
-pub(super) struct RowTiles {
-    data: Vec<f32>,
+/// Rows `[rows, inputs]` cut into tiles; within a tile element-major: element `k · tile rows + row`. An element is an
+/// f32 input, or two inputs rounded to bf16, the first in the low half.
+pub(super) struct RowTiles<E> {
+    data: Vec<E>,
     tiles: Vec<RowTile>,
-    /// Inputs, rounded up to an even number with zeros.
-    inputs: usize,
+    /// Elements of a row.
+    width: usize,
 }
 
 /// Which rows a tile holds.
@@ -27,11 +30,39 @@ pub(super) struct RowTile {
     pub(super) rows: usize,
 }
 
-impl RowTiles {
+/// Inputs, their number rounded up to an even one with zeros.
+impl RowTiles<f32> {
     /// Cuts `x` into tiles that suit this number of vector registers.
-    pub(super) fn new(x: &[f32], rows: usize, inputs: usize, registers: usize, threads: &Threads) -> Self {
+    pub(super) fn floats(x: &[f32], rows: usize, inputs: usize, registers: usize, threads: &Threads) -> Self {
+        let mut tiles = Self::empty(rows, inputs.next_multiple_of(2), registers);
+        tiles.fill(x, inputs, threads, |x, out, stride| {
+            for (k, x) in x.iter().enumerate() {
+                out[k * stride] = *x;
+            }
+        });
+        tiles
+    }
+}
+
+/// Pairs of inputs rounded to bf16; an odd last one has a zero beside it.
+impl RowTiles<u32> {
+    /// Cuts `x` into tiles that suit this number of vector registers.
+    pub(super) fn bf16_pairs(x: &[f32], rows: usize, inputs: usize, registers: usize, threads: &Threads) -> Self {
+        let mut tiles = Self::empty(rows, inputs.div_ceil(2), registers);
+        let round = |x: f32| u32::from(bf16::from_f32(x).to_bits());
+        tiles.fill(x, inputs, threads, |x, out, stride| {
+            for (k, pair) in x.chunks(2).enumerate() {
+                out[k * stride] = round(pair[0]) | pair.get(1).map_or(0, |x| round(*x)) << 16;
+            }
+        });
+        tiles
+    }
+}
+
+impl<E: bytemuck::Pod + Send + Sync> RowTiles<E> {
+    fn empty(rows: usize, width: usize, registers: usize) -> Self {
         let heights: &[usize] = if registers >= 32 { &TALL } else { &LOW };
-        let mut tiles = Vec::with_capacity(rows.div_ceil(heights[0]) + heights.len());
+        let mut tiles = Vec::with_capacity(rows / heights[0] + heights.len());
         let mut first = 0;
         for &height in heights {
             while rows - first >= height {
@@ -39,38 +70,35 @@ impl RowTiles {
                 first += height;
             }
         }
-        let even = inputs.next_multiple_of(2);
-        let mut data = vec![0.0; rows * even];
-        let out = DisjointRows::new(&mut data, even);
-        threads.for_each(tiles.len(), rows * even, |t| {
+        Self {
+            data: bytemuck::allocation::zeroed_vec(rows * width),
+            tiles,
+            width,
+        }
+    }
+
+    /// Lets `write(row of x, out, stride)` put each row's elements at multiples of `stride`.
+    fn fill(&mut self, x: &[f32], inputs: usize, threads: &Threads, write: impl Fn(&[f32], &mut [E], usize) + Sync) {
+        let (tiles, cost) = (&self.tiles, self.data.len());
+        let out = DisjointRows::new(&mut self.data, self.width);
+        threads.for_each(tiles.len(), cost, |t| {
             let RowTile { first, rows } = tiles[t];
             // SAFETY: tiles hold different rows, and those of one lie together.
             let out = unsafe { out.rows(first, rows) };
-            let x = &x[first * inputs..(first + rows) * inputs];
-            if rows == 1 {
-                out[..inputs].copy_from_slice(x);
-                return;
-            }
-            for (m, x) in x.chunks_exact(inputs).enumerate() {
-                for (out, x) in out.chunks_exact_mut(rows).zip(x) {
-                    out[m] = *x;
-                }
+            let x = x[first * inputs..(first + rows) * inputs].chunks_exact(inputs);
+            for (m, x) in x.enumerate() {
+                write(x, &mut out[m..], rows);
             }
         });
-        Self {
-            data,
-            tiles,
-            inputs: even,
-        }
     }
 
     pub(super) fn tiles(&self) -> &[RowTile] {
         &self.tiles
     }
 
-    /// Inputs `from .. to` of a tile, `[to - from, tile rows]`.
-    pub(super) fn inputs(&self, tile: RowTile, from: usize, to: usize) -> &[f32] {
-        let start = tile.first * self.inputs;
+    /// Elements `from .. to` of a tile's rows, `[to - from, tile rows]`.
+    pub(super) fn elements(&self, tile: RowTile, from: usize, to: usize) -> &[E] {
+        let start = tile.first * self.width;
         &self.data[start + from * tile.rows..start + to * tile.rows]
     }
 }

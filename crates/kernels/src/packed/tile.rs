@@ -1,5 +1,6 @@
 //! The inner loops: a tile of rows times one or two panels, one accumulator an output element.
 
+use crate::isa::bf16_dot;
 use crate::lanes::{LANES, Lanes};
 use crate::vector::{Vector, for_each_vector};
 
@@ -9,8 +10,9 @@ use super::rows::MAX_ROWS;
 pub(super) type Accumulators = [[Lanes; 2]; MAX_ROWS];
 
 /// `(panels, x, rows, sums)`: adds the products of consecutive inputs to the first `rows` of `sums`. `panels` holds one
-/// or two slices of as many pairs as `x` (`[inputs, rows]`) has; the second is empty for one.
-pub(super) type TileKernel<P> = fn([&[P]; 2], &[f32], usize, &mut Accumulators);
+/// or two slices of as many pairs of inputs as `x` has (`[inputs, rows]` in f32, `[pairs, rows]` in bf16); the second
+/// is empty for one.
+pub(super) type TileKernel<P, E> = fn([&[P]; 2], &[E], usize, &mut Accumulators);
 
 /// Two inputs of a panel.
 pub(super) trait Pair: bytemuck::AnyBitPattern {
@@ -133,6 +135,87 @@ fn tile<V: Vector, P: Pair, const ROWS: usize, const PANELS: usize>(
     for (acc, sums) in acc.iter().zip(sums) {
         for (acc, sums) in acc.iter().zip(&mut sums[at..]) {
             acc.store(sums);
+        }
+    }
+}
+
+/// As [`bf16_tile`] for activations in bf16: a pair is multiplied and added by one instruction, which flushes subnormal
+/// numbers and adds the pair's two products one after the other.
+///
+/// # Panics
+/// If the processor has no AVX512_BF16.
+pub(super) fn bf16_dot_tile(panels: [&[Bf16Pair]; 2], x: &[u32], rows: usize, sums: &mut Accumulators) {
+    assert!(bf16_dot(), "the processor multiplies pairs of bf16");
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the features were detected.
+    unsafe {
+        dot::rows_of(panels, x, rows, sums);
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod dot {
+    use std::arch::x86_64::*;
+
+    use super::{Accumulators, Bf16Pair};
+    use crate::vector::Vector;
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
+    pub(super) fn rows_of(panels: [&[Bf16Pair]; 2], x: &[u32], rows: usize, sums: &mut Accumulators) {
+        match rows {
+            1 => either::<1>(panels, x, sums),
+            2 => either::<2>(panels, x, sums),
+            3 => either::<3>(panels, x, sums),
+            4 => either::<4>(panels, x, sums),
+            6 => either::<6>(panels, x, sums),
+            8 => either::<8>(panels, x, sums),
+            12 => either::<12>(panels, x, sums),
+            _ => unreachable!("no tile has {rows} rows"),
+        }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
+    fn either<const ROWS: usize>(panels: [&[Bf16Pair]; 2], x: &[u32], sums: &mut Accumulators) {
+        if panels[1].is_empty() {
+            tile::<ROWS, 1>([panels[0]], x, sums);
+        } else {
+            tile::<ROWS, 2>(panels, x, sums);
+        }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
+    fn tile<const ROWS: usize, const PANELS: usize>(panels: [&[Bf16Pair]; PANELS], x: &[u32], sums: &mut Accumulators) {
+        let pairs = panels[0].len();
+        let panels = panels.map(|panel| &panel[..pairs]);
+        let x = &x.as_chunks::<ROWS>().0[..pairs];
+        let mut acc = [[_mm512_setzero_ps(); PANELS]; ROWS];
+        for (acc, sums) in acc.iter_mut().zip(sums.iter()) {
+            for (acc, sums) in acc.iter_mut().zip(sums) {
+                *acc = Vector::load(sums);
+            }
+        }
+        for (b, x) in x.iter().enumerate() {
+            let mut weights = [_mm512_setzero_si512(); PANELS];
+            for (w, panel) in weights.iter_mut().zip(&panels) {
+                // SAFETY: the reference covers sixteen words.
+                *w = unsafe { _mm512_loadu_si512(panel[b].as_ptr().cast()) };
+            }
+            for m in 0..ROWS {
+                let x = _mm512_set1_epi32(x[m] as i32);
+                for p in 0..PANELS {
+                    // SAFETY: both are 512 bits of plain data.
+                    let (w, x): (__m512bh, __m512bh) =
+                        unsafe { (std::mem::transmute(weights[p]), std::mem::transmute(x)) };
+                    acc[m][p] = _mm512_dpbf16_ps(acc[m][p], w, x);
+                }
+            }
+        }
+        for (acc, sums) in acc.iter().zip(sums) {
+            for (acc, sums) in acc.iter().zip(sums) {
+                acc.store(sums);
+            }
         }
     }
 }

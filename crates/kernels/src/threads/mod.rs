@@ -5,7 +5,7 @@ mod team;
 
 use std::sync::{Arc, OnceLock};
 
-pub(crate) use disjoint::{DisjointBytes, DisjointRows};
+pub(crate) use disjoint::DisjointRows;
 use team::Team;
 
 /// Multiply-adds below which one thread is done before another has begun (about 1 µs).
