@@ -3,7 +3,7 @@
 //! `cargo bench -p deltamux-kernels`; compare with the machine's limits measured in the same hour.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use deltamux_kernels::attention::{PagedCache, QueryRow, attend};
+use deltamux_kernels::attention::{Columns, PagedCache, QueryRow, attend};
 use deltamux_kernels::lowrank::{Band, Term, add_terms};
 use deltamux_kernels::{LowRankDelta, PackedMatrix, Threads, lowbit};
 use half::bf16;
@@ -122,25 +122,37 @@ fn low_rank(c: &mut Criterion) {
     group.finish();
 }
 
+/// `(name, query heads, key/value heads, head_dim)` of SmolLM2-135M and Qwen2.5-0.5B.
+const HEADS: [(&str, usize, usize, usize); 2] = [("135m", 9, 3, 64), ("0.5b", 14, 2, 64)];
+
+/// One sequence: multiply-adds of a prefill, bytes of keys and values of a decode step.
 fn attention(c: &mut Criterion) {
     let threads = Threads::new(0);
-    let mut group = c.benchmark_group("attention, 9 heads, 3 kv heads, 64 wide");
-    for context in [128, 1024] {
-        let mut keys = PagedCache::new(context / 16, 16, 3, 64);
-        let pages: Vec<u32> = (0..context as u32 / 16).collect();
-        for position in 0..context {
-            keys.store(&pages, position, &[0.25; 3 * 64]);
+    let mut group = c.benchmark_group("attention");
+    for (name, heads, kv_heads, dim) in HEADS {
+        for (context, rows) in [(512, 512), (1024, 1), (16_384, 1)] {
+            let mut cache = PagedCache::new(context / 16, 16, kv_heads, dim);
+            let pages: Vec<u32> = (0..context as u32 / 16).collect();
+            let all: Vec<_> = (1..=context).map(|count| QueryRow { pages: &pages, count }).collect();
+            let kv: Vec<f32> = (0..context * kv_heads * dim)
+                .map(|i| (i % 251) as f32 / 125.0 - 1.0)
+                .collect();
+            let columns = Columns::whole(&kv, kv_heads * dim);
+            cache.store(&all, columns, columns, None, &threads);
+            let (queries, mut out) = (vec![0.5; rows * heads * dim], vec![0.0; rows * heads * dim]);
+            let (seen, kind) = match rows {
+                1 => (context, "decode"),
+                _ => (context * (context + 1) / 2, "prefill"),
+            };
+            group.throughput(match rows {
+                1 => Throughput::Bytes((4 * seen * kv_heads * dim) as u64),
+                _ => Throughput::Elements((2 * seen * heads * dim) as u64),
+            });
+            group.bench_function(BenchmarkId::new(format!("{name} {kind}"), context), |b| {
+                let (rows, queries) = (&all[context - rows..], Columns::whole(&queries, heads * dim));
+                b.iter(|| attend(&cache, rows, queries, None, &mut out, &threads));
+            });
         }
-        let values = keys.clone();
-        let (queries, mut out) = (vec![0.5; 9 * 64], vec![0.0; 9 * 64]);
-        let row = QueryRow {
-            pages: &pages,
-            count: context,
-        };
-        group.throughput(Throughput::Bytes((2 * context * 3 * 64 * 2) as u64));
-        group.bench_function(BenchmarkId::from_parameter(context), |b| {
-            b.iter(|| attend(&keys, &values, &[row], &queries, &mut out, &threads));
-        });
     }
     group.finish();
 }

@@ -31,6 +31,15 @@ pub(crate) trait Vector: Copy {
 
     /// The high halves of sixteen words, as bf16.
     fn bf16_high(words: &[u32; LANES]) -> Self;
+
+    /// `self · a`.
+    fn mul(self, a: Self) -> Self;
+
+    /// Sixteen f16 values, exact; what is not a number stays so.
+    fn f16(halves: &[u16; LANES]) -> Self;
+
+    /// Rounds finite values to the nearest f16, ties to even.
+    fn to_f16(self) -> [u16; LANES];
 }
 
 impl Vector for Lanes {
@@ -64,6 +73,28 @@ impl Vector for Lanes {
     #[inline(always)]
     fn bf16_high(words: &[u32; LANES]) -> Self {
         words.map(|w| f32::from_bits(w & 0xffff_0000))
+    }
+
+    #[inline(always)]
+    fn mul(self, a: Self) -> Self {
+        std::array::from_fn(|j| self[j] * a[j])
+    }
+
+    #[inline(always)]
+    fn f16(halves: &[u16; LANES]) -> Self {
+        halves.map(|half| {
+            let bits = u32::from(half);
+            // Exponent and mantissa moved to their f32 places give the value times 2^-112; the product restores it and
+            // makes subnormal halves right too.
+            let magnitude = f32::from_bits((bits & 0x7fff) << 13) * f32::from_bits((127 + 112) << 23);
+            let infinite = if bits & 0x7c00 == 0x7c00 { 0x7f80_0000 } else { 0 };
+            f32::from_bits(magnitude.to_bits() | infinite | (bits & 0x8000) << 16)
+        })
+    }
+
+    #[inline(always)]
+    fn to_f16(self) -> [u16; LANES] {
+        self.map(|value| half::f16::from_f32(value).to_bits())
     }
 }
 
@@ -115,6 +146,24 @@ mod x86 {
                 let words = _mm512_loadu_si512(words.as_ptr().cast());
                 _mm512_castsi512_ps(_mm512_and_si512(words, _mm512_set1_epi32(0xffff_0000_u32 as i32)))
             }
+        }
+
+        #[inline(always)]
+        fn mul(self, a: Self) -> Self {
+            // SAFETY: as in `splat`.
+            unsafe { _mm512_mul_ps(self, a) }
+        }
+
+        #[inline(always)]
+        fn f16(halves: &[u16; LANES]) -> Self {
+            // SAFETY: the reference covers sixteen halves.
+            unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(halves.as_ptr().cast())) }
+        }
+
+        #[inline(always)]
+        fn to_f16(self) -> [u16; LANES] {
+            // SAFETY: as in `splat`; sixteen halves are 256 bits.
+            unsafe { std::mem::transmute(_mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self)) }
         }
     }
 
@@ -182,6 +231,33 @@ mod x86 {
                 Self(widen(p), widen(p.add(8)))
             }
         }
+
+        #[inline(always)]
+        fn mul(self, a: Self) -> Self {
+            // SAFETY: as in `splat`.
+            unsafe { Self(_mm256_mul_ps(self.0, a.0), _mm256_mul_ps(self.1, a.1)) }
+        }
+
+        #[inline(always)]
+        fn f16(halves: &[u16; LANES]) -> Self {
+            // SAFETY: F16C is there; the reference covers sixteen halves.
+            unsafe {
+                let p = halves.as_ptr();
+                let widen = |p: *const u16| _mm256_cvtph_ps(_mm_loadu_si128(p.cast()));
+                Self(widen(p), widen(p.add(8)))
+            }
+        }
+
+        #[inline(always)]
+        fn to_f16(self) -> [u16; LANES] {
+            // SAFETY: F16C is there; twice eight halves are 256 bits.
+            unsafe {
+                std::mem::transmute([
+                    _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.0),
+                    _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.1),
+                ])
+            }
+        }
     }
 }
 
@@ -224,3 +300,48 @@ macro_rules! for_each_vector {
     };
 }
 pub(crate) use for_each_vector;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use half::f16;
+
+    for_each_vector! {
+        fn widened<vector V>(halves: &[u16; LANES]) -> Lanes {
+            let mut out = [0.0; LANES];
+            V::f16(halves).store(&mut out);
+            out
+        }
+    }
+
+    for_each_vector! {
+        fn narrowed<vector V>(values: &Lanes) -> [u16; LANES] {
+            V::load(values).to_f16()
+        }
+    }
+
+    #[test]
+    fn every_half_widens_exactly_and_narrows_to_itself() {
+        for first in (0..=u16::MAX).step_by(LANES) {
+            let halves: [u16; LANES] = std::array::from_fn(|j| first + j as u16);
+            let narrowed = narrowed(&halves.map(|half| f16::from_bits(half).to_f32()));
+            let wide = [widened(&halves), <Lanes as Vector>::f16(&halves)];
+            for (j, half) in halves.map(f16::from_bits).into_iter().enumerate() {
+                if half.is_nan() {
+                    assert!(wide[0][j].is_nan() && wide[1][j].is_nan() && f16::from_bits(narrowed[j]).is_nan());
+                } else {
+                    assert_eq!(wide.map(|w| w[j].to_bits()), [half.to_f32().to_bits(); 2]);
+                    assert_eq!(narrowed[j], half.to_bits());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn narrowing_rounds_as_the_scalar_twin() {
+        for i in 0..4096 {
+            let values: Lanes = std::array::from_fn(|j| (i as f32 - 2048.0) * 1.000_3f32.powi(j as i32 * 97) / 7.0);
+            assert_eq!(narrowed(&values), values.map(|v| f16::from_f32(v).to_bits()));
+        }
+    }
+}

@@ -1,7 +1,7 @@
 //! The decoder layers over a batch's rows.
 
 use deltamux_kernels::Threads;
-use deltamux_kernels::attention;
+use deltamux_kernels::attention::{self, Columns, Rotation};
 use deltamux_kernels::ops;
 
 use super::batch::{Batch, Segment};
@@ -20,6 +20,7 @@ impl CpuBackend {
             config.num_kv_heads * config.head_dim,
         );
         let (cos, sin) = self.angles(batch);
+        let rotation = Some(Rotation { cos: &cos, sin: &sin });
         let mut x = self.embed(batch);
         let mut normed = vec![0.0; rows * hidden];
         let mut q = vec![0.0; rows * q_width];
@@ -49,18 +50,10 @@ impl CpuBackend {
                 head_norm(q_norm, config.rms_norm_eps, batch, q_width, &mut q);
                 head_norm(k_norm, config.rms_norm_eps, batch, kv_width, &mut k);
             }
-            let pairs = config.head_dim / 2;
-            for (row, query) in batch.queries.iter().enumerate() {
-                let (cos, sin) = (&cos[row * pairs..][..pairs], &sin[row * pairs..][..pairs]);
-                ops::rotate(&mut q[row * q_width..][..q_width], cos, sin);
-                let key = &mut k[row * kv_width..][..kv_width];
-                ops::rotate(key, cos, sin);
-                cache.keys.store(query.pages, batch.positions[row], key);
-                cache
-                    .values
-                    .store(query.pages, batch.positions[row], &v[row * kv_width..][..kv_width]);
-            }
-            attention::attend(&cache.keys, &cache.values, &batch.queries, &q, &mut mixed, threads);
+            let (keys, values) = (Columns::whole(&k, kv_width), Columns::whole(&v, kv_width));
+            cache.store(&batch.queries, keys, values, rotation, threads);
+            let queries = Columns::whole(&q, q_width);
+            attention::attend(cache, &batch.queries, queries, rotation, &mut mixed, threads);
             run(LinearKind::O, &mixed, &mut out);
             ops::add(&out, &mut x);
 

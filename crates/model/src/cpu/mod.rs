@@ -24,15 +24,9 @@ pub struct CpuBackend {
     config: ModelConfig,
     weights: Weights,
     rope: Rope,
-    kv: Vec<LayerCache>,
+    /// Keys and values of each layer.
+    kv: Vec<PagedCache>,
     threads: Threads,
-}
-
-/// Keys and values of one layer.
-#[derive(Debug)]
-struct LayerCache {
-    keys: PagedCache,
-    values: PagedCache,
 }
 
 /// Sees the input rows `[rows, inputs]` of a linear before it runs.
@@ -69,7 +63,7 @@ impl CpuBackend {
         chunks: &[SequenceChunk<'_>],
         observe: Option<Observer<'_>>,
     ) -> Result<Vec<Vec<f32>>, ForwardError> {
-        let pages = self.kv.first().map_or(0, |layer| layer.keys.pages());
+        let pages = self.kv.first().map_or(0, PagedCache::pages);
         let batch = Batch::new(chunks, &self.config, pages)?;
         if batch.rows == 0 {
             return Ok(Vec::new());
@@ -91,16 +85,13 @@ impl Backend for CpuBackend {
     fn allocate_kv(&mut self, pages: usize) {
         let (heads, dim) = (self.config.num_kv_heads, self.config.head_dim);
         self.kv.clear();
-        self.kv.extend((0..self.config.num_layers).map(|_| LayerCache {
-            keys: PagedCache::new(pages, PAGE_TOKENS, heads, dim),
-            values: PagedCache::new(pages, PAGE_TOKENS, heads, dim),
-        }));
+        self.kv
+            .extend((0..self.config.num_layers).map(|_| PagedCache::new(pages, PAGE_TOKENS, heads, dim)));
     }
 
     fn copy_kv_page(&mut self, from: u32, to: u32) {
         for layer in &mut self.kv {
-            layer.keys.copy_page(from, to);
-            layer.values.copy_page(from, to);
+            layer.copy_page(from, to);
         }
     }
 
