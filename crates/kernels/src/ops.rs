@@ -1,11 +1,26 @@
 //! What a decoder layer does between its matrix products: norms, rotary positions, SwiGLU.
 
+use crate::Threads;
 use crate::isa::for_each_isa;
 use crate::lanes;
+use crate::threads::DisjointRows;
+
+/// Rows of one task: enough to pay for handing it to a thread.
+const TASK_ROWS: usize = 8;
+
+/// RMS norm of each row of `x` (`[rows, weight.len()]`) into `out`: `x / √(mean(x²) + epsilon) · weight`.
+///
+/// # Panics
+/// If `x` and `out` are not whole rows of the same number.
+pub fn rms_norm(x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32], threads: &Threads) {
+    assert_eq!(x.len(), out.len(), "x and out are [rows, width]");
+    for_each_rows(out, weight.len(), threads, |first, out| {
+        rms_norm_rows(&x[first..first + out.len()], weight, epsilon, out);
+    });
+}
 
 for_each_isa! {
-    /// RMS norm of each row of `x` (`[rows, weight.len()]`) into `out`: `x / √(mean(x²) + epsilon) · weight`.
-    pub fn rms_norm(x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]) {
+    fn rms_norm_rows(x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]) {
         let width = weight.len();
         for (x, out) in x.chunks_exact(width).zip(out.chunks_exact_mut(width)) {
             let scale = 1.0 / (lanes::dot(x, x) / width as f32 + epsilon).sqrt();
@@ -29,6 +44,23 @@ for_each_isa! {
     }
 }
 
+/// Calls `work(index of the first element, rows)` for blocks of rows of `width` elements, spread over the threads.
+fn for_each_rows(matrix: &mut [f32], width: usize, threads: &Threads, work: impl Fn(usize, &mut [f32]) + Sync) {
+    assert!(
+        width > 0 && matrix.len().is_multiple_of(width),
+        "{} elements are whole rows of {width}",
+        matrix.len()
+    );
+    let (rows, cost) = (matrix.len() / width, matrix.len());
+    let matrix = DisjointRows::new(matrix, width);
+    threads.for_each(rows.div_ceil(TASK_ROWS), cost, |task| {
+        let first = task * TASK_ROWS;
+        // SAFETY: tasks own different rows.
+        let block = unsafe { matrix.rows(first, (rows - first).min(TASK_ROWS)) };
+        work(first * width, block);
+    });
+}
+
 for_each_isa! {
     /// Rotates the pairs `(i, i + d/2)` of each head of `x` (`[heads, d]`) by angles given as `cos` and `sin` (`d/2`).
     pub fn rotate(x: &mut [f32], cos: &[f32], sin: &[f32]) {
@@ -42,6 +74,15 @@ for_each_isa! {
     }
 }
 
+/// `out[m] += x[m]` for rows of `width` elements.
+///
+/// # Panics
+/// If `x` and `out` are not whole rows of the same number.
+pub fn add_rows(x: &[f32], out: &mut [f32], width: usize, threads: &Threads) {
+    assert_eq!(x.len(), out.len(), "x and out are [rows, width]");
+    for_each_rows(out, width, threads, |first, out| add(&x[first..first + out.len()], out));
+}
+
 for_each_isa! {
     /// `out += x`.
     pub fn add(x: &[f32], out: &mut [f32]) {
@@ -51,11 +92,25 @@ for_each_isa! {
     }
 }
 
+/// SwiGLU of each row: `out = silu(gate) · up`; `gate_up` is `[rows, 2 · width]`, gate first, `out` `[rows, width]`.
+///
+/// # Panics
+/// If `gate_up` and `out` do not have as many rows.
+pub fn swiglu(gate_up: &[f32], out: &mut [f32], width: usize, threads: &Threads) {
+    assert_eq!(gate_up.len(), 2 * out.len(), "gate_up is [rows, 2 · width]");
+    for_each_rows(out, width, threads, |first, out| {
+        let gate_up = gate_up[2 * first..].chunks_exact(2 * width);
+        for (gate_up, out) in gate_up.zip(out.chunks_exact_mut(width)) {
+            let (gate, up) = gate_up.split_at(width);
+            swiglu_row(gate, up, out);
+        }
+    });
+}
+
 for_each_isa! {
-    /// SwiGLU: `gate = silu(gate) · up`.
-    pub fn swiglu(gate: &mut [f32], up: &[f32]) {
-        for (g, u) in gate.iter_mut().zip(up) {
-            *g = *g / (1.0 + lanes::exp(-*g)) * u;
+    fn swiglu_row(gate: &[f32], up: &[f32], out: &mut [f32]) {
+        for ((out, g), u) in out.iter_mut().zip(gate).zip(up) {
+            *out = *g / (1.0 + lanes::exp(-*g)) * u;
         }
     }
 }
@@ -101,7 +156,7 @@ mod tests {
         let x: Vec<f32> = (0..200).map(|i| (i % 17) as f32 - 8.0).collect();
         let weight = vec![2.0; 100];
         let mut out = vec![0.0; 200];
-        rms_norm(&x, &weight, 0.0, &mut out);
+        rms_norm(&x, &weight, 0.0, &mut out, &Threads::new(2));
         for row in out.chunks(100) {
             let mean = row.iter().map(|v| v * v).sum::<f32>() / 100.0;
             assert!((mean - 4.0).abs() < 1e-4);
@@ -133,11 +188,26 @@ mod tests {
 
     #[test]
     fn swiglu_matches_its_definition() {
-        let (mut gate, up) = ([-80.0f32, -1.0, 0.0, 2.0], [1.0, 2.0, 3.0, 4.0]);
-        swiglu(&mut gate, &up);
+        // Two rows of two.
+        let gate_up = [-80.0, -1.0, 1.0, 2.0, 0.0, 2.0, 3.0, 4.0];
+        let mut out = [0.0; 4];
+        swiglu(&gate_up, &mut out, 2, &Threads::new(1));
         let expected = [0.0, -0.537_882_8, 0.0, 7.046_377];
-        for (g, e) in gate.iter().zip(expected) {
+        for (g, e) in out.iter().zip(expected) {
             assert!((g - e).abs() < 1e-5, "{g} {e}");
         }
+    }
+
+    #[test]
+    fn rows_are_the_same_in_one_thread_and_in_many() {
+        let x: Vec<f32> = (0..640 * 100).map(|i| (i * 7919 % 1013) as f32 / 500.0 - 1.0).collect();
+        let run = |threads: &Threads| {
+            let (mut normed, mut gated) = (vec![0.0; x.len()], vec![0.0; x.len() / 2]);
+            rms_norm(&x, &[0.5; 100], 1e-5, &mut normed, threads);
+            swiglu(&normed, &mut gated, 50, threads);
+            add_rows(&x, &mut normed, 100, threads);
+            (normed, gated)
+        };
+        assert_eq!(run(&Threads::new(1)), run(&Threads::new(3)));
     }
 }

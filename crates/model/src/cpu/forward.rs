@@ -1,11 +1,13 @@
 //! The decoder layers over a batch's rows.
 
-use deltamux_kernels::Threads;
+use std::ops::Range;
+
 use deltamux_kernels::attention::{self, Columns, Rotation};
-use deltamux_kernels::ops;
+use deltamux_kernels::lowrank::{Term, add_terms};
+use deltamux_kernels::{Product, Threads, multiply, ops};
 
 use super::batch::{Batch, Segment};
-use super::weights::{Layer, Vector};
+use super::weights::{Layer, Linear, Vector};
 use super::{CpuBackend, Observer};
 use crate::linear::LinearKind;
 use crate::variant::{EmbeddingDelta, VariantWeights};
@@ -14,58 +16,60 @@ impl CpuBackend {
     /// Hidden states `[rows, hidden]` after the last layer, before the final norm; writes the KV pages.
     pub(super) fn hidden_states(&mut self, batch: &Batch<'_>, mut observe: Option<Observer<'_>>) -> Vec<f32> {
         let config = self.config.clone();
-        let (rows, hidden) = (batch.rows, config.hidden_size);
+        let (rows, hidden, intermediate) = (batch.rows, config.hidden_size, config.intermediate_size);
         let (q_width, kv_width) = (
             config.num_heads * config.head_dim,
             config.num_kv_heads * config.head_dim,
         );
+        let stride = q_width + 2 * kv_width;
         let (cos, sin) = self.angles(batch);
         let rotation = Some(Rotation { cos: &cos, sin: &sin });
         let mut x = self.embed(batch);
         let mut normed = vec![0.0; rows * hidden];
-        let mut q = vec![0.0; rows * q_width];
-        let mut k = vec![0.0; rows * kv_width];
-        let mut v = vec![0.0; rows * kv_width];
+        let mut qkv = vec![0.0; rows * stride];
         let mut mixed = vec![0.0; rows * q_width];
-        let mut gate = vec![0.0; rows * config.intermediate_size];
-        let mut up = vec![0.0; rows * config.intermediate_size];
+        let mut gate_up = vec![0.0; rows * 2 * intermediate];
+        let mut gated = vec![0.0; rows * intermediate];
         let mut out = vec![0.0; rows * hidden];
 
         let Self {
             weights, kv, threads, ..
         } = self;
+        let threads = &*threads;
         for (layer, cache) in weights.layers.iter().zip(kv) {
-            let mut run = |kind, x: &[f32], y: &mut [f32]| {
+            let mut run = |kinds: &[LinearKind], x: &[f32], y: &mut [f32]| {
                 if let Some(observe) = observe.as_mut() {
-                    observe(layer.linear(kind).id, x);
+                    kinds.iter().for_each(|kind| observe(layer.linear(*kind).id, x));
                 }
-                apply_linear(layer, kind, batch, x, y, threads);
+                apply_linears(layer, kinds, batch, x, y, threads);
             };
 
-            norm(&layer.input_norm, config.rms_norm_eps, batch, &x, &mut normed);
-            run(LinearKind::Q, &normed, &mut q);
-            run(LinearKind::K, &normed, &mut k);
-            run(LinearKind::V, &normed, &mut v);
+            norm(&layer.input_norm, config.rms_norm_eps, batch, &x, &mut normed, threads);
+            run(&[LinearKind::Q, LinearKind::K, LinearKind::V], &normed, &mut qkv);
             if let Some((q_norm, k_norm)) = &layer.qk_norm {
-                head_norm(q_norm, config.rms_norm_eps, batch, q_width, &mut q);
-                head_norm(k_norm, config.rms_norm_eps, batch, kv_width, &mut k);
+                let epsilon = config.rms_norm_eps;
+                head_norm(q_norm, epsilon, batch, 0..q_width, stride, &mut qkv);
+                head_norm(k_norm, epsilon, batch, q_width..q_width + kv_width, stride, &mut qkv);
             }
-            let (keys, values) = (Columns::whole(&k, kv_width), Columns::whole(&v, kv_width));
+            let columns = |from, width| Columns {
+                matrix: &qkv,
+                stride,
+                from,
+                width,
+            };
+            let (keys, values) = (columns(q_width, kv_width), columns(q_width + kv_width, kv_width));
             cache.store(&batch.queries, keys, values, rotation, threads);
-            let queries = Columns::whole(&q, q_width);
+            let queries = columns(0, q_width);
             attention::attend(cache, &batch.queries, queries, rotation, &mut mixed, threads);
-            run(LinearKind::O, &mixed, &mut out);
-            ops::add(&out, &mut x);
+            run(&[LinearKind::O], &mixed, &mut out);
+            ops::add_rows(&out, &mut x, hidden, threads);
 
-            norm(&layer.post_attention_norm, config.rms_norm_eps, batch, &x, &mut normed);
-            run(LinearKind::Gate, &normed, &mut gate);
-            run(LinearKind::Up, &normed, &mut up);
-            let width = config.intermediate_size;
-            for (gate, up) in gate.chunks_exact_mut(width).zip(up.chunks_exact(width)) {
-                ops::swiglu(gate, up);
-            }
-            run(LinearKind::Down, &gate, &mut out);
-            ops::add(&out, &mut x);
+            let post_norm = &layer.post_attention_norm;
+            norm(post_norm, config.rms_norm_eps, batch, &x, &mut normed, threads);
+            run(&[LinearKind::Gate, LinearKind::Up], &normed, &mut gate_up);
+            ops::swiglu(&gate_up, &mut gated, intermediate, threads);
+            run(&[LinearKind::Down], &gated, &mut out);
+            ops::add_rows(&out, &mut x, hidden, threads);
         }
         x
     }
@@ -111,20 +115,45 @@ impl CpuBackend {
     }
 }
 
-/// `y = W x + b`, and for each variant's rows its difference and its own bias.
-fn apply_linear(layer: &Layer, kind: LinearKind, batch: &Batch<'_>, x: &[f32], y: &mut [f32], threads: &Threads) {
-    let linear = layer.linear(kind);
-    let (inputs, outputs) = (linear.matrix.inputs(), linear.matrix.outputs());
-    linear.matrix.matmul(x, batch.rows, y, threads);
+/// `y = W x + b` for linears that share their input, side by side in the columns of `y`, and for each variant's rows its
+/// differences and its own biases.
+fn apply_linears(layer: &Layer, kinds: &[LinearKind], batch: &Batch<'_>, x: &[f32], y: &mut [f32], threads: &Threads) {
+    let mut stride = 0;
+    let linears: Vec<(&Linear, usize)> = kinds
+        .iter()
+        .map(|kind| {
+            let linear = layer.linear(*kind);
+            let column = stride;
+            stride += linear.matrix.outputs();
+            (linear, column)
+        })
+        .collect();
+    let products: Vec<_> = linears
+        .iter()
+        .map(|&(Linear { matrix, .. }, column)| Product { matrix, column })
+        .collect();
+    multiply(&products, x, batch.rows, y, stride, threads);
+
+    let mut terms = Vec::new();
     for Segment { variant, rows } in &batch.segments {
-        let y = &mut y[rows.start * outputs..rows.end * outputs];
-        if let Some(delta) = variant.and_then(|v| v.linears.get(&linear.id)) {
-            delta.add_to(&x[rows.start * inputs..rows.end * inputs], rows.len(), y, threads);
+        let Some(variant) = variant else { continue };
+        for &(linear, column) in &linears {
+            if let Some(delta) = variant.linears.get(&linear.id) {
+                let rows = rows.clone();
+                terms.push(Term { delta, rows, column });
+            }
         }
-        if let Some(bias) = &linear.bias {
+    }
+    if !terms.is_empty() {
+        add_terms(x, batch.rows, &terms, y, stride, threads);
+    }
+
+    for (linear, column) in linears {
+        let Some(bias) = &linear.bias else { continue };
+        for Segment { variant, rows } in &batch.segments {
             let bias = replaced(bias, *variant);
-            for row in y.chunks_exact_mut(outputs) {
-                ops::add(bias, row);
+            for row in y[rows.start * stride..rows.end * stride].chunks_exact_mut(stride) {
+                ops::add(bias, &mut row[column..column + bias.len()]);
             }
         }
     }
@@ -136,21 +165,21 @@ pub(super) fn replaced<'a>(base: &'a Vector, variant: Option<&'a VariantWeights>
 }
 
 /// RMS norm of every row, with each variant's own weight.
-fn norm(weight: &Vector, epsilon: f32, batch: &Batch<'_>, x: &[f32], out: &mut [f32]) {
+fn norm(weight: &Vector, epsilon: f32, batch: &Batch<'_>, x: &[f32], out: &mut [f32], threads: &Threads) {
     let width = weight.values.len();
     for Segment { variant, rows } in &batch.segments {
         let range = rows.start * width..rows.end * width;
-        ops::rms_norm(&x[range.clone()], replaced(weight, *variant), epsilon, &mut out[range]);
+        let weight = replaced(weight, *variant);
+        ops::rms_norm(&x[range.clone()], weight, epsilon, &mut out[range], threads);
     }
 }
 
-/// RMS norm of every head of every row, in place.
-fn head_norm(weight: &Vector, epsilon: f32, batch: &Batch<'_>, width: usize, x: &mut [f32]) {
+/// RMS norm of every head in these columns of every row, in place.
+fn head_norm(weight: &Vector, epsilon: f32, batch: &Batch<'_>, columns: Range<usize>, stride: usize, x: &mut [f32]) {
     for Segment { variant, rows } in &batch.segments {
-        ops::rms_norm_in_place(
-            &mut x[rows.start * width..rows.end * width],
-            replaced(weight, *variant),
-            epsilon,
-        );
+        let weight = replaced(weight, *variant);
+        for row in x[rows.start * stride..rows.end * stride].chunks_exact_mut(stride) {
+            ops::rms_norm_in_place(&mut row[columns.clone()], weight, epsilon);
+        }
     }
 }

@@ -31,7 +31,8 @@ impl CpuBackend {
             let weight = replaced(&self.weights.final_norm, group.variant);
             for (slot, row) in group.slots.iter().zip(group.rows.clone()) {
                 let x = &hidden[batch.wanted[*slot] * width..][..width];
-                ops::rms_norm(x, weight, self.config.rms_norm_eps, &mut normed[row * width..][..width]);
+                let normed = &mut normed[row * width..][..width];
+                ops::rms_norm(x, weight, self.config.rms_norm_eps, normed, &self.threads);
             }
         }
         // One pass over the base's head for everybody who uses it.
