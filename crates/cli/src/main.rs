@@ -3,7 +3,6 @@
 mod answers;
 mod commands;
 mod demo;
-mod memory;
 mod output;
 mod progress;
 mod ratio;

@@ -10,7 +10,7 @@ use deltamux_delta::{Budget, CalibrationSource, CompressOptions, EmbeddingPolicy
 use serde::Serialize;
 
 use crate::progress::Stages;
-use crate::{memory, output, ratio, size, threads};
+use crate::{output, ratio, size, threads};
 
 /// Compress a fine-tune's difference to its base into an artifact.
 #[derive(Debug, clap::Args)]
@@ -186,7 +186,7 @@ fn report(compressed: &Compressed, seconds: f64) -> Report<'_> {
         rel_output_error: manifest.rel_output_error,
         allocation_gap: manifest.allocation_gap,
         seconds,
-        peak_rss_bytes: memory::peak_rss_bytes(),
+        peak_rss_bytes: peak_rss_bytes(),
         tensors: manifest.linears.iter().map(Tensor::from).collect(),
     }
 }
@@ -222,4 +222,12 @@ fn summary(compressed: &Compressed, out: &std::path::Path, seconds: f64) -> Stri
         ));
     }
     lines.join("\n")
+}
+
+/// Peak resident memory of this process, where the system tells (Linux).
+fn peak_rss_bytes() -> Option<u64> {
+    let status = fs_err::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
 }

@@ -8,7 +8,7 @@ use deltamux_delta::synth::{Made, SHAPES, Shape, Stage};
 use deltamux_delta::{SynthOptions, synth};
 
 use crate::progress::Stages;
-use crate::{memory, output, ratio, size, threads};
+use crate::{output, ratio, size, threads};
 
 /// Make a base with random weights in a real model's shape and variants of it, for load tests.
 #[derive(Debug, clap::Args)]
@@ -81,7 +81,6 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let mut document = serde_json::to_value(&made)?;
         document["out"] = serde_json::json!(args.out);
         document["seconds"] = seconds.into();
-        document["peak_rss_bytes"] = memory::peak_rss_bytes().into();
         return output::json(&document);
     }
     output::text(summary(&made, &args.out, seconds))
