@@ -2,7 +2,8 @@
 //!
 //! [`profile::arrivals`] and [`profile::concurrency`] run against any OpenAI-compatible URL and write a
 //! [`bundle::Bundle`]; [`verify::verify`] recomputes its figures from its raw events. [`measure`], [`stats`], [`knee`]
-//! and [`plan`] are pure: they see no clock, no network and no file.
+//! and [`plan`] are pure: they see no clock, no network and no file. [`machine`] measures the kernels and the forward pass
+//! themselves, in this process.
 
 pub mod arrival;
 pub mod bundle;
@@ -12,6 +13,7 @@ pub mod environment;
 pub mod knee;
 pub mod lengths;
 pub mod load;
+pub mod machine;
 pub mod measure;
 pub mod plan;
 pub mod profile;

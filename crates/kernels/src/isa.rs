@@ -44,6 +44,18 @@ pub fn bf16_dot() -> bool {
     false
 }
 
+/// The instructions in use, for reports: `avx512+vnni+bf16`, `avx2`, `portable`.
+pub fn name() -> String {
+    let base = match isa() {
+        Isa::Portable => "portable",
+        Isa::Avx2 => "avx2",
+        Isa::Avx512 => "avx512",
+    };
+    let parts = [(vnni(), "+vnni"), (bf16_dot(), "+bf16")];
+    let extensions = parts.iter().filter(|part| part.0).map(|part| part.1);
+    std::iter::once(base).chain(extensions).collect()
+}
+
 /// Vector registers of the instruction set in use.
 pub(crate) fn registers() -> usize {
     match isa() {

@@ -225,7 +225,7 @@ mod x86 {
                 let mut p = words.as_ptr();
                 // The words are read again instead of kept: with them a tile's registers would not suffice, and an
                 // accumulator on the stack makes the inner loop half as fast.
-                std::arch::asm!("/* {0} */", inout(reg) p, options(nomem, nostack, preserves_flags));
+                std::arch::asm!("/* {0} */", inout(reg) p, options(readonly, nostack, preserves_flags));
                 let mask = _mm256_set1_epi32(0xffff_0000_u32 as i32);
                 let widen = |p: *const u32| _mm256_castsi256_ps(_mm256_and_si256(_mm256_loadu_si256(p.cast()), mask));
                 Self(widen(p), widen(p.add(8)))

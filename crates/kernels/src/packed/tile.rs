@@ -203,12 +203,9 @@ mod dot {
                 *w = unsafe { _mm512_loadu_si512(panel[b].as_ptr().cast()) };
             }
             for m in 0..ROWS {
-                let x = _mm512_set1_epi32(x[m] as i32);
+                let x = bf16s(_mm512_set1_epi32(x[m] as i32));
                 for p in 0..PANELS {
-                    // SAFETY: both are 512 bits of plain data.
-                    let (w, x): (__m512bh, __m512bh) =
-                        unsafe { (std::mem::transmute(weights[p]), std::mem::transmute(x)) };
-                    acc[m][p] = _mm512_dpbf16_ps(acc[m][p], w, x);
+                    acc[m][p] = _mm512_dpbf16_ps(acc[m][p], bf16s(weights[p]), x);
                 }
             }
         }
@@ -217,5 +214,11 @@ mod dot {
                 acc.store(sums);
             }
         }
+    }
+
+    #[inline(always)]
+    fn bf16s(words: __m512i) -> __m512bh {
+        // SAFETY: both are 512 bits of plain data.
+        unsafe { std::mem::transmute::<__m512i, __m512bh>(words) }
     }
 }

@@ -168,10 +168,10 @@ impl Shared {
     fn close(&self) {
         self.state.fetch_and(!OPEN, Ordering::AcqRel);
         let mut spins = 0usize;
-        while self.state.load(Ordering::Acquire) % OPEN != 0 {
+        while !self.state.load(Ordering::Acquire).is_multiple_of(OPEN) {
             spins += 1;
             // A worker may have lost its core to another process, perhaps to this thread.
-            if spins % 1024 == 0 {
+            if spins.is_multiple_of(1024) {
                 std::thread::yield_now();
             } else {
                 std::hint::spin_loop();

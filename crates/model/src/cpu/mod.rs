@@ -58,6 +58,19 @@ impl CpuBackend {
         self.run(batch, Some(observe))
     }
 
+    /// Bytes of weights that every step reads: all linears and the head.
+    pub fn step_weight_bytes(&self) -> usize {
+        let embedding = self.weights.embedding.bytes();
+        self.weights.bytes() - self.weights.head.as_ref().map_or(0, |_| embedding)
+    }
+
+    /// Multiply-adds with weights in a step of `rows` rows, of which `logit_rows` want logits.
+    pub fn multiply_adds(&self, rows: usize, logit_rows: usize) -> usize {
+        let shapes = self.config.linears().map(|id| self.config.linear_shape(id.kind));
+        let linears: usize = shapes.map(|(outputs, inputs)| outputs * inputs).sum();
+        rows * linears + logit_rows * self.config.vocab_size * self.config.hidden_size
+    }
+
     fn run(
         &mut self,
         chunks: &[SequenceChunk<'_>],

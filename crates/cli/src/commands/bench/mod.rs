@@ -2,6 +2,7 @@
 
 mod arrivals;
 mod concurrency;
+mod forward;
 mod load;
 
 pub(crate) use load::command_line;
@@ -27,6 +28,8 @@ enum Command {
     Arrivals(arrivals::Args),
     /// Closed loop: a fixed number of requests in flight.
     Concurrency(concurrency::Args),
+    /// Steps of the forward pass in this process, against the machine's limits.
+    Forward(forward::Args),
     /// Recompute every figure of run bundles from their raw events and check their digests.
     Verify(verify::Args),
     /// The JSON Schema of run.json.
@@ -37,6 +40,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     match args.command {
         Command::Arrivals(command) => arrivals::run(command, args.json),
         Command::Concurrency(command) => concurrency::run(command, args.json),
+        Command::Forward(command) => forward::run(command, args.json),
         Command::Verify(command) => verify::run(command, args.json),
         Command::Schema => output::json(&deltamux_bench::bundle::run_schema()),
     }
