@@ -16,6 +16,7 @@ pub mod lowbit;
 pub mod lowrank;
 pub mod ops;
 pub mod packed;
+mod scratch;
 pub mod threads;
 mod vector;
 

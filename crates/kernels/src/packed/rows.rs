@@ -3,6 +3,7 @@
 use half::bf16;
 
 use crate::Threads;
+use crate::scratch::{Element, Scratch};
 use crate::threads::DisjointRows;
 
 /// Rows that a tile of the widest register file holds.
@@ -17,10 +18,11 @@ const LOW: [usize; 5] = [6, 4, 3, 2, 1];
 /// Rows `[rows, inputs]` cut into tiles; within a tile element-major: element `k · tile rows + row`. An element is an
 /// f32 input, or two inputs rounded to bf16, the first in the low half.
 pub(super) struct RowTiles<E> {
-    data: Vec<E>,
+    data: Scratch,
     tiles: Vec<RowTile>,
     /// Elements of a row.
     width: usize,
+    element: std::marker::PhantomData<E>,
 }
 
 /// Which rows a tile holds.
@@ -38,6 +40,9 @@ impl RowTiles<f32> {
         tiles.fill(x, inputs, threads, |x, out, stride| {
             for (k, x) in x.iter().enumerate() {
                 out[k * stride] = *x;
+            }
+            if !inputs.is_multiple_of(2) {
+                out[inputs * stride] = 0.0;
             }
         });
         tiles
@@ -59,7 +64,7 @@ impl RowTiles<u32> {
     }
 }
 
-impl<E: bytemuck::Pod + Send + Sync> RowTiles<E> {
+impl<E: Element> RowTiles<E> {
     fn empty(rows: usize, width: usize, registers: usize) -> Self {
         let heights: &[usize] = if registers >= 32 { &TALL } else { &LOW };
         let mut tiles = Vec::with_capacity(rows / heights[0] + heights.len());
@@ -71,16 +76,18 @@ impl<E: bytemuck::Pod + Send + Sync> RowTiles<E> {
             }
         }
         Self {
-            data: bytemuck::allocation::zeroed_vec(rows * width),
+            data: Scratch::new(rows * width),
             tiles,
             width,
+            element: std::marker::PhantomData,
         }
     }
 
-    /// Lets `write(row of x, out, stride)` put each row's elements at multiples of `stride`.
+    /// Lets `write(row of x, out, stride)` put all of each row's elements at multiples of `stride`.
     fn fill(&mut self, x: &[f32], inputs: usize, threads: &Threads, write: impl Fn(&[f32], &mut [E], usize) + Sync) {
-        let (tiles, cost) = (&self.tiles, self.data.len());
-        let out = DisjointRows::new(&mut self.data, self.width);
+        let data = self.data.get_mut();
+        let (tiles, cost) = (&self.tiles, data.len());
+        let out: DisjointRows<'_, E> = DisjointRows::new(data, self.width);
         threads.for_each(tiles.len(), cost, |t| {
             let RowTile { first, rows } = tiles[t];
             // SAFETY: tiles hold different rows, and those of one lie together.
@@ -99,6 +106,6 @@ impl<E: bytemuck::Pod + Send + Sync> RowTiles<E> {
     /// Elements `from .. to` of a tile's rows, `[to - from, tile rows]`.
     pub(super) fn elements(&self, tile: RowTile, from: usize, to: usize) -> &[E] {
         let start = tile.first * self.width;
-        &self.data[start + from * tile.rows..start + to * tile.rows]
+        &self.data.get()[start + from * tile.rows..start + to * tile.rows]
     }
 }
