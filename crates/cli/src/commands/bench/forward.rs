@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use comfy_table::Table;
+use comfy_table::{CellAlignment, Table, presets};
 use deltamux_bench::machine::{ForwardOptions, ForwardReport, artifacts_in, forward};
 
 use crate::progress::Stages;
@@ -39,7 +39,8 @@ pub struct Args {
     threads: usize,
 }
 
-fn positive(text: &str) -> Result<usize, String> {
+/// A whole number from 1 on.
+pub(super) fn positive(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(0) | Err(_) => Err("expected a whole number from 1 on".to_owned()),
         Ok(number) => Ok(number),
@@ -82,7 +83,7 @@ pub fn run(args: Args, json: bool) -> anyhow::Result<()> {
 fn table(report: &ForwardReport) -> String {
     let machine = &report.machine;
     let mut table = Table::new();
-    table.load_style(comfy_table::presets::UTF8_HORIZONTAL_ONLY);
+    table.load_style(presets::UTF8_HORIZONTAL_ONLY);
     table.set_header([
         "step",
         "sequences",
@@ -109,6 +110,11 @@ fn table(report: &ForwardReport) -> String {
             step.times_the_base
                 .map_or("–".to_owned(), |ratio| format!("{ratio:.2}")),
         ]);
+    }
+    for i in 1..10 {
+        if let Some(column) = table.column_mut(i) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
     }
     format!(
         "{} threads, {}: reads {:.1} GB/s, f32 {:.0} GFLOP/s\n{table}",

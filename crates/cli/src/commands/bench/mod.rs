@@ -3,6 +3,7 @@
 mod arrivals;
 mod concurrency;
 mod forward;
+mod kernels;
 mod load;
 
 pub(crate) use load::command_line;
@@ -28,6 +29,8 @@ enum Command {
     Arrivals(arrivals::Args),
     /// Closed loop: a fixed number of requests in flight.
     Concurrency(concurrency::Args),
+    /// Each kernel's share of this machine's read bandwidth and arithmetic peaks.
+    Kernels(kernels::Args),
     /// Steps of the forward pass in this process, against the machine's limits.
     Forward(forward::Args),
     /// Recompute every figure of run bundles from their raw events and check their digests.
@@ -40,6 +43,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     match args.command {
         Command::Arrivals(command) => arrivals::run(command, args.json),
         Command::Concurrency(command) => concurrency::run(command, args.json),
+        Command::Kernels(command) => kernels::run(command, args.json),
         Command::Forward(command) => forward::run(command, args.json),
         Command::Verify(command) => verify::run(command, args.json),
         Command::Schema => output::json(&deltamux_bench::bundle::run_schema()),

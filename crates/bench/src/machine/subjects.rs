@@ -1,0 +1,154 @@
+//! The kernels that are measured, each with as many weights as no cache holds.
+
+use deltamux_kernels::lowrank::Band;
+use deltamux_kernels::{AlignedBytes, LowRankDelta, PackedMatrix, Threads, lowbit};
+
+use super::shapes::Shape;
+
+/// Weights of one subject, many times the last-level cache.
+const STREAMED: usize = 256 << 20;
+
+/// What a subject's arithmetic is bound by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Peak {
+    F32,
+    Bf16,
+    Int8,
+}
+
+/// A kernel on weights that differ from call to call, so that they come from memory.
+pub(super) struct Subject {
+    pub(super) dtype: &'static str,
+    pub(super) peak: Peak,
+    /// Operations of the peak's kind for one multiply-add of the product.
+    pub(super) operations: usize,
+    /// Bytes of one copy's weights.
+    pub(super) bytes: usize,
+    /// Multiply-adds of one row.
+    pub(super) multiply_adds: usize,
+    weights: Weights,
+    next: usize,
+}
+
+enum Weights {
+    Matrices(Vec<PackedMatrix>),
+    Deltas(Vec<LowRankDelta>),
+}
+
+impl Subject {
+    /// All kernels that this machine has for a shape.
+    pub(super) fn of(shape: &Shape, threads: &Threads) -> Vec<Box<dyn Fn() -> Subject>> {
+        let shape = *shape;
+        let dense = move |dtype, peak, make: fn(&Shape, &Threads) -> PackedMatrix| {
+            let threads = threads.clone();
+            Box::new(move || {
+                let first = make(&shape, &threads);
+                let copies = STREAMED.div_ceil(first.bytes());
+                let mut matrices = vec![first];
+                matrices.extend((1..copies).map(|_| make(&shape, &threads)));
+                Subject {
+                    dtype,
+                    peak,
+                    operations: 1,
+                    bytes: matrices[0].bytes(),
+                    multiply_adds: shape.inputs * shape.outputs,
+                    weights: Weights::Matrices(matrices),
+                    next: 0,
+                }
+            }) as Box<dyn Fn() -> Subject>
+        };
+        let mut subjects = vec![dense("bf16", Peak::F32, bf16)];
+        if deltamux_kernels::isa::bf16_dot() {
+            subjects.push(dense("bf16 x bf16", Peak::Bf16, |shape, threads| {
+                bf16(shape, threads)
+                    .with_bf16_activations()
+                    .expect("the processor multiplies pairs of bf16")
+            }));
+        }
+        subjects.push(Box::new(move || low_rank(&shape)));
+        subjects
+    }
+
+    /// Multiplies `x`, `[rows, inputs]`, with the next copy of the weights.
+    pub(super) fn run(&mut self, x: &[f32], rows: usize, y: &mut [f32], threads: &Threads) {
+        match &self.weights {
+            Weights::Matrices(matrices) => {
+                self.next = (self.next + 1) % matrices.len();
+                matrices[self.next].matmul(x, rows, y, threads);
+            }
+            Weights::Deltas(deltas) => {
+                self.next = (self.next + 1) % deltas.len();
+                deltas[self.next].add_to(x, rows, y, threads);
+            }
+        }
+    }
+}
+
+fn bf16(shape: &Shape, threads: &Threads) -> PackedMatrix {
+    let mut bytes = AlignedBytes::zeroed(2 * shape.inputs * shape.outputs);
+    // Numbers between 1 and 2: neither subnormal nor ever infinite in a sum.
+    for (i, pair) in bytes.as_chunks_mut::<2>().0.iter_mut().enumerate() {
+        *pair = [(i * 37 % 128) as u8, 0x3f];
+    }
+    PackedMatrix::from_bf16_bytes(&bytes, shape.outputs, shape.inputs, threads)
+}
+
+/// Shares of the bytes at each width about as PrinMix chooses them at 1/16.
+const WIDTHS: [(u8, f64); 3] = [(8, 0.1), (3, 0.4), (2, 0.5)];
+
+/// Factors at 1/16 of the bytes in bf16.
+fn low_rank(shape: &Shape) -> Subject {
+    let &Shape { inputs, outputs, .. } = shape;
+    let budget = (inputs * outputs / 8) as f64;
+    let ranks = WIDTHS.map(|(bits, share)| {
+        let bytes = lowbit::row_bytes(inputs, bits) + lowbit::row_bytes(outputs, bits);
+        let groups = lowbit::groups(inputs) + lowbit::groups(outputs);
+        (bits, (budget * share / (bytes + 2 * groups) as f64).max(1.0) as usize)
+    });
+    let one = || {
+        let factor = |bits: u8, ranks: usize, len: usize| {
+            let groups = ranks * lowbit::groups(len);
+            let codes = AlignedBytes::zeroed(ranks * lowbit::row_bytes(len, bits));
+            let mut codes = codes;
+            codes
+                .iter_mut()
+                .enumerate()
+                .for_each(|(i, code)| *code = (i * 89) as u8);
+            (codes.into(), vec![0.01; groups], vec![1 << (bits - 1); groups])
+        };
+        let bands = ranks.iter().map(|&(bits, ranks)| {
+            let (v_codes, v_scales, v_zeros) = factor(bits, ranks, inputs);
+            let (u_codes, u_scales, u_zeros) = factor(bits, ranks, outputs);
+            Band {
+                bits,
+                ranks,
+                v_codes,
+                v_scales,
+                v_zeros,
+                u_codes,
+                u_scales,
+                u_zeros,
+            }
+        });
+        LowRankDelta {
+            inputs,
+            outputs,
+            s: vec![1.0; ranks.iter().map(|r| r.1).sum()],
+            bands: bands.collect(),
+        }
+    };
+    let first = one();
+    let (bytes, ranks) = (first.bytes(), first.ranks());
+    let mut deltas = vec![first];
+    deltas.extend((1..STREAMED.div_ceil(bytes)).map(|_| one()));
+    Subject {
+        dtype: "delta 1/16",
+        peak: Peak::Int8,
+        // 16-bit activations are two bytes.
+        operations: 2,
+        bytes,
+        multiply_adds: ranks * (inputs + outputs),
+        weights: Weights::Deltas(deltas),
+        next: 0,
+    }
+}
