@@ -4,6 +4,7 @@ mod answers;
 mod commands;
 mod demo;
 mod output;
+mod precision;
 mod progress;
 mod ratio;
 mod signals;

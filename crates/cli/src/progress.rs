@@ -46,3 +46,18 @@ impl Stages {
         self.bar.finish_and_clear();
     }
 }
+
+/// Shows a bar while `work` loads weights; it is given what to call with the bytes done and all bytes.
+pub fn loading<R>(work: impl FnOnce(&dyn Fn(u64, u64)) -> R) -> R {
+    let bar = ProgressBar::new(0);
+    let style = ProgressStyle::with_template("{msg:<22} {wide_bar} {bytes}/{total_bytes} {elapsed}")
+        .unwrap_or_else(|_| ProgressStyle::default_bar());
+    bar.set_style(style);
+    bar.set_message("loading weights");
+    let result = work(&|done, total| {
+        bar.set_length(total);
+        bar.set_position(done);
+    });
+    bar.finish_and_clear();
+    result
+}

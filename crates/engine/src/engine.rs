@@ -61,7 +61,16 @@ impl Engine {
     /// # Errors
     /// The base cannot be served, the folder cannot be read, or limits contradict each other.
     pub fn start(config: EngineConfig) -> Result<Self, EngineError> {
-        start::start(config).map(Self::from)
+        Self::start_with(config, &|_, _| {})
+    }
+
+    /// As [`Engine::start`]; `progress` is called with the bytes of the base's weights that have been read, and all that
+    /// will be.
+    ///
+    /// # Errors
+    /// As [`Engine::start`].
+    pub fn start_with(config: EngineConfig, progress: &dyn Fn(u64, u64)) -> Result<Self, EngineError> {
+        start::start(config, progress).map(Self::from)
     }
 
     /// Why no request is answered any more: the engine has failed or is stopping; `None` while it answers.
@@ -204,7 +213,10 @@ impl Engine {
                 let base = inner.base.clone();
                 ArtifactSource { base, base_entry }.load(entry).map(drop)
             }
-            Mode::Swap => load_checkpoint(entry.root.clone(), &deltamux_kernels::Threads::new(1)).map(drop),
+            Mode::Swap => {
+                let threads = deltamux_kernels::Threads::new(1);
+                load_checkpoint(entry.root.clone(), &threads, inner.base.precision).map(drop)
+            }
         }
     }
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use deltamux_delta::Artifact;
 use deltamux_kernels::Threads;
-use deltamux_model::{Backend, Checkpoint, CpuBackend, VariantWeights};
+use deltamux_model::{Backend, Checkpoint, CpuBackend, LoadOptions, Precision, VariantWeights};
 
 use crate::core::Command;
 use crate::registry::{BaseModel, Entry};
@@ -96,20 +96,26 @@ fn base_digest(base: &Entry, checkpoint: &Checkpoint) -> String {
 pub(crate) struct CheckpointSource {
     /// Kernel threads, shared by all models.
     pub(crate) threads: Threads,
+    /// How matrices are kept.
+    pub(crate) precision: Precision,
 }
 
 impl Source for CheckpointSource {
     fn load(&mut self, entry: &Entry) -> Result<Weights, String> {
-        let backend = load_checkpoint(entry.root.clone(), &self.threads)?;
+        let backend = load_checkpoint(entry.root.clone(), &self.threads, self.precision)?;
         Ok(Weights::Full(Mutex::new(Box::new(backend))))
     }
 }
 
 /// Reads and verifies one full model.
-pub(crate) fn load_checkpoint(root: PathBuf, threads: &Threads) -> Result<CpuBackend, String> {
+pub(crate) fn load_checkpoint(root: PathBuf, threads: &Threads, precision: Precision) -> Result<CpuBackend, String> {
     let checkpoint = Checkpoint::open(&root).map_err(|e| e.to_string())?;
     checkpoint.check_finite().map_err(|e| e.to_string())?;
-    CpuBackend::load(&checkpoint, threads.clone()).map_err(|e| e.to_string())
+    let options = LoadOptions {
+        precision,
+        ..LoadOptions::default()
+    };
+    CpuBackend::load_with(&checkpoint, threads.clone(), &options).map_err(|e| e.to_string())
 }
 
 /// A key for the next generation.

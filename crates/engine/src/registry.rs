@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use deltamux_delta::Artifact;
-use deltamux_model::{Checkpoint, DType, ModelConfig};
+use deltamux_model::{Checkpoint, CpuBackend, ModelConfig, Precision};
 
 use crate::request::{EngineError, Mode, ModelText, VariantInfo, VariantState};
 use crate::scheduler::ModelKey;
@@ -69,6 +69,8 @@ pub(crate) struct BaseModel {
     pub(crate) text: Arc<ModelText>,
     /// How variants are held.
     pub(crate) mode: Mode,
+    /// How matrices are kept.
+    pub(crate) precision: Precision,
     /// Its files, mapped since its weights were read.
     pub(crate) checkpoint: Checkpoint,
 }
@@ -184,7 +186,7 @@ impl BaseModel {
         }
         Ok(Opened {
             generation: None,
-            bytes: checkpoint_bytes(&checkpoint),
+            bytes: CpuBackend::resident_bytes(&checkpoint, self.precision),
             vocab_size: config.vocab_size,
             text: text::of_directory(root, config).map_err(|e| e.to_string())?,
         })
@@ -201,19 +203,6 @@ struct Opened {
 /// Layers, key/value heads and head width: what the KV pages of a model depend on.
 fn kv_shape(config: &ModelConfig) -> (usize, usize, usize) {
     (config.num_layers, config.num_kv_heads, config.head_dim)
-}
-
-/// Bytes of a checkpoint's weights as the backend holds them: bf16 stays, f16 and f32 become f32.
-pub(crate) fn checkpoint_bytes(checkpoint: &Checkpoint) -> u64 {
-    checkpoint
-        .names()
-        .into_iter()
-        .filter_map(|name| checkpoint.tensor(name))
-        .map(|tensor| {
-            let elements: u64 = tensor.shape.iter().map(|&d| d as u64).product();
-            elements * if tensor.dtype == DType::Bf16 { 2 } else { 4 }
-        })
-        .sum()
 }
 
 /// The sub-folders of a variants folder that hold a variant, by name: those with a manifest, or in swap mode those with

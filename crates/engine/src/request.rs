@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use deltamux_model::{ChatTemplate, GenerationConfig, Tokenizer};
+use deltamux_model::{ChatTemplate, GenerationConfig, Precision, Tokenizer};
 
 /// How variants are held in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
@@ -43,6 +43,8 @@ pub struct EngineConfig {
     pub max_model_len: Option<usize>,
     /// Kernel threads; 0: all cores.
     pub threads: usize,
+    /// How the base's matrices (in swap mode every model's) are kept in memory.
+    pub precision: Precision,
     /// After this wait a request goes before fairness and before newer requests for variants that are already in
     /// memory, so that it is served within a bound.
     pub aging: Duration,
@@ -64,6 +66,7 @@ impl EngineConfig {
             max_queue: 4096,
             max_model_len: None,
             threads: 0,
+            precision: Precision::Stored,
             aging: Duration::from_secs(2),
         }
     }

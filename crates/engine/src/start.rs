@@ -7,14 +7,14 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use deltamux_kernels::Threads;
-use deltamux_model::{Backend, Checkpoint, CpuBackend};
+use deltamux_model::{Backend, Checkpoint, CpuBackend, LoadOptions};
 
 use crate::core::{Command, Core};
 use crate::engine::Inner;
 use crate::executor::Executor;
 use crate::loader::{self, ArtifactSource, CheckpointSource, Keys, Source};
 use crate::memory::{self, Demands, human};
-use crate::registry::{BASE, BaseModel, Entry, Registry, checkpoint_bytes, scan};
+use crate::registry::{BASE, BaseModel, Entry, Registry, scan};
 use crate::request::{EngineConfig, EngineError, EngineStats, Mode, SubmitError, VariantState};
 use crate::residency::Residency;
 use crate::scheduler::{Limits, ModelKey, Scheduler};
@@ -38,12 +38,12 @@ pub(crate) struct Parts {
     pub(crate) keys: Keys,
 }
 
-/// See [`crate::Engine::start`].
-pub(crate) fn start(config: EngineConfig) -> Result<Inner, EngineError> {
+/// See [`crate::Engine::start_with`].
+pub(crate) fn start(config: EngineConfig, progress: &dyn Fn(u64, u64)) -> Result<Inner, EngineError> {
     check(&config)?;
     let available = memory::available();
     let checkpoint = Checkpoint::open(&config.base)?;
-    let bytes = checkpoint_bytes(&checkpoint);
+    let bytes = CpuBackend::resident_bytes(&checkpoint, config.precision);
     if let Some(limit) = config.memory.filter(|&limit| limit < bytes) {
         return Err(EngineError::Config(format!(
             "--memory is {}, but the base alone takes {}; raise --memory",
@@ -54,13 +54,18 @@ pub(crate) fn start(config: EngineConfig) -> Result<Inner, EngineError> {
     let text = text::of_directory(&config.base, checkpoint.config())?;
     checkpoint.check_finite()?;
     let threads = Threads::new(config.threads);
-    let backend: Box<dyn Backend> = Box::new(CpuBackend::load(&checkpoint, threads.clone())?);
+    let options = LoadOptions {
+        precision: config.precision,
+        progress,
+    };
+    let backend: Box<dyn Backend> = Box::new(CpuBackend::load_with(&checkpoint, threads.clone(), &options)?);
     let base = Arc::new(BaseModel {
         name: base_name(&config),
         root: config.base.clone(),
         config: checkpoint.config().clone(),
         text,
         mode: config.mode,
+        precision: config.precision,
         checkpoint,
     });
     let keys = Keys::default();
@@ -74,7 +79,10 @@ pub(crate) fn start(config: EngineConfig) -> Result<Inner, EngineError> {
             base: base.clone(),
             base_entry: base_entry.clone(),
         }),
-        Mode::Swap => Box::new(CheckpointSource { threads }),
+        Mode::Swap => Box::new(CheckpointSource {
+            threads,
+            precision: config.precision,
+        }),
     };
     let parts = Parts {
         base,

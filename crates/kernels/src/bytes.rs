@@ -68,12 +68,33 @@ pub struct AlignedBytes {
 }
 
 impl AlignedBytes {
-    /// `len` zero bytes.
+    /// `len` zero bytes; in huge pages where the system has them, since reading a gigabyte in pages of 4 KiB is a tenth
+    /// slower.
     pub fn zeroed(len: usize) -> Self {
-        let lines = bytemuck::allocation::zeroed_vec(len.div_ceil(ALIGNMENT));
+        let mut lines: Vec<Line> = bytemuck::allocation::zeroed_vec(len.div_ceil(ALIGNMENT));
+        advise_huge_pages(bytemuck::cast_slice_mut(&mut lines));
         Self { lines, len }
     }
 }
+
+/// Bytes of a huge page.
+#[cfg(target_os = "linux")]
+const HUGE_PAGE: usize = 2 << 20;
+
+/// Asks for huge pages for the part of fresh memory that they fit into.
+#[cfg(target_os = "linux")]
+fn advise_huge_pages(bytes: &mut [u8]) {
+    let skip = bytes.as_ptr().align_offset(HUGE_PAGE);
+    let whole = bytes.len().saturating_sub(skip) / HUGE_PAGE * HUGE_PAGE;
+    if whole > 0 {
+        // SAFETY: the range lies inside the slice, and the advice changes none of its contents. If it is refused, the
+        // pages are small ones.
+        unsafe { libc::madvise(bytes.as_mut_ptr().add(skip).cast(), whole, libc::MADV_HUGEPAGE) };
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn advise_huge_pages(_bytes: &mut [u8]) {}
 
 impl AsRef<[u8]> for AlignedBytes {
     fn as_ref(&self) -> &[u8] {
@@ -106,7 +127,7 @@ mod tests {
 
     #[test]
     fn owned_bytes_are_aligned_and_zero() {
-        for len in [0, 1, 63, 64, 1000] {
+        for len in [0, 1, 63, 64, 1000, 5 << 20] {
             let mut bytes = AlignedBytes::zeroed(len);
             assert_eq!(bytes.as_ptr() as usize % ALIGNMENT, 0);
             assert_eq!(&*bytes, vec![0; len]);

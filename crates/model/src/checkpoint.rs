@@ -19,6 +19,8 @@ use crate::{DType, ModelConfig, TensorView};
 const LISTED: usize = 10;
 /// Elements that one task of [`Checkpoint::check_finite`] reads.
 const CHECK_ELEMENTS: usize = 1 << 19;
+/// Bytes that [`Checkpoint::digest`] reads before it gives their memory back.
+const DIGEST_PIECE: usize = 1 << 22;
 
 /// Why a checkpoint was refused.
 #[derive(Debug, thiserror::Error)]
@@ -29,6 +31,9 @@ pub enum CheckpointError {
     /// `config.json` was refused.
     #[error(transparent)]
     Config(#[from] crate::ConfigError),
+    /// The weights cannot be kept as asked for.
+    #[error("{0}")]
+    Precision(String),
     /// A file is not what it should be.
     #[error("{path}: {what}", path = path.display())]
     Invalid {
@@ -124,6 +129,12 @@ impl Checkpoint {
         })
     }
 
+    /// Lets the operating system take back the memory of a tensor's bytes, or of a part of them, until they are read
+    /// again: so that reading a whole checkpoint does not keep all of it in memory.
+    pub fn release(&self, bytes: &[u8]) {
+        self.files.iter().for_each(|file| file.release(bytes));
+    }
+
     /// A tensor that must be there with this shape.
     pub fn expect(&self, name: &str, shape: &[usize]) -> Result<TensorView<'_>, CheckpointError> {
         let Some(location) = self.tensors.get(name) else {
@@ -162,7 +173,9 @@ impl Checkpoint {
                 .par_chunks(step)
                 .enumerate()
                 .find_map_first(|(chunk, bytes)| {
-                    let (index, value) = TensorView { bytes, ..view }.first_non_finite()?;
+                    let found = TensorView { bytes, ..view }.first_non_finite();
+                    self.release(bytes);
+                    let (index, value) = found?;
                     Some((chunk * CHECK_ELEMENTS + index, value))
                 });
             if let Some((index, value)) = found {
@@ -190,7 +203,10 @@ impl Checkpoint {
         // Every part is preceded by its length, so that no two models give the same stream of bytes.
         let mut put = |bytes: &[u8]| {
             hash.update((bytes.len() as u64).to_le_bytes());
-            hash.update(bytes);
+            for piece in bytes.chunks(DIGEST_PIECE) {
+                hash.update(piece);
+                self.release(piece);
+            }
         };
         for name in self.used() {
             let Some(view) = self.tensor(name) else { continue };

@@ -92,6 +92,26 @@ impl WeightsFile {
     pub fn bytes(&self, tensor: &StoredTensor) -> &[u8] {
         self.map[self.data..].get(tensor.begin..tensor.end).unwrap_or_default()
     }
+
+    /// Lets the operating system take back the memory of bytes that were lent from this file; they are read again from
+    /// it when they are needed. Bytes from elsewhere are left alone.
+    pub fn release(&self, bytes: &[u8]) {
+        let start = (bytes.as_ptr() as usize).wrapping_sub(self.map.as_ptr() as usize);
+        if start > self.map.len() || bytes.len() > self.map.len() - start || bytes.is_empty() {
+            return;
+        }
+        // SAFETY: the mapping is of a file and nobody writes to it, so dropped pages come back with the same contents.
+        #[cfg(unix)]
+        let result = unsafe {
+            self.map
+                .unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, bytes.len())
+        };
+        // Memory that stays for longer is no error.
+        #[cfg(unix)]
+        if let Err(error) = result {
+            tracing::debug!("{}: {error}", self.path.display());
+        }
+    }
 }
 
 /// Offset of the data and the header of a whole file's bytes; an error says what is wrong.

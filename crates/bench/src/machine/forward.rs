@@ -6,7 +6,8 @@ use std::sync::Arc;
 use deltamux_delta::{Artifact, artifact};
 use deltamux_kernels::Threads;
 use deltamux_model::{
-    Backend, Checkpoint, CpuBackend, EmbeddingDelta, LogitRows, PAGE_TOKENS, SequenceChunk, VariantWeights,
+    Backend, Checkpoint, CpuBackend, EmbeddingDelta, LoadOptions, LogitRows, PAGE_TOKENS, Precision, SequenceChunk,
+    VariantWeights,
 };
 
 use super::limits::{Limits, Machine};
@@ -25,6 +26,8 @@ pub struct ForwardOptions {
     pub sequences: Vec<usize>,
     /// Tokens of each sequence before a decode step.
     pub context: usize,
+    /// How the base's matrices are kept.
+    pub precision: Precision,
     /// Steps that a median is taken of.
     pub steps: usize,
     /// Threads; 0 means one for each core.
@@ -93,7 +96,11 @@ pub enum ForwardError {
 pub fn forward(options: &ForwardOptions, progress: &dyn Fn(usize, usize)) -> Result<ForwardReport, ForwardError> {
     let threads = Threads::new(options.threads);
     let checkpoint = Checkpoint::open(&options.base)?;
-    let backend = CpuBackend::load(&checkpoint, threads.clone())?;
+    let load = LoadOptions {
+        precision: options.precision,
+        ..LoadOptions::default()
+    };
+    let backend = CpuBackend::load_with(&checkpoint, threads.clone(), &load)?;
     let variants = load_variants(&options.variants, &checkpoint)?;
     let mut bench = Bench {
         backend,

@@ -1,7 +1,7 @@
 //! The kernels that are measured, each with as many weights as no cache holds.
 
 use deltamux_kernels::lowrank::Band;
-use deltamux_kernels::{AlignedBytes, LowRankDelta, PackedMatrix, Threads, lowbit};
+use deltamux_kernels::{AlignedBytes, Bits, LowRankDelta, PackedMatrix, Threads, lowbit};
 
 use super::shapes::Shape;
 
@@ -65,6 +65,12 @@ impl Subject {
                     .expect("the processor multiplies pairs of bf16")
             }));
         }
+        subjects.push(dense("q8", Peak::Int8, |shape, threads| {
+            quantised(Bits::Eight, shape, threads)
+        }));
+        subjects.push(dense("q4", Peak::Int8, |shape, threads| {
+            quantised(Bits::Four, shape, threads)
+        }));
         subjects.push(Box::new(move || low_rank(&shape)));
         subjects
     }
@@ -91,6 +97,14 @@ fn bf16(shape: &Shape, threads: &Threads) -> PackedMatrix {
         *pair = [(i * 37 % 128) as u8, 0x3f];
     }
     PackedMatrix::from_bf16_bytes(&bytes, shape.outputs, shape.inputs, threads)
+}
+
+fn quantised(bits: Bits, shape: &Shape, threads: &Threads) -> PackedMatrix {
+    PackedMatrix::quantised(bits, shape.outputs, shape.inputs, threads, |output, row| {
+        for (k, w) in row.iter_mut().enumerate() {
+            *w = ((output * 31 + k * 37) % 127) as f32 / 64.0 - 1.0;
+        }
+    })
 }
 
 /// Shares of the bytes at each width about as PrinMix chooses them at 1/16.

@@ -10,6 +10,7 @@ use serde_json::json;
 
 use crate::answers::{self, Answers};
 use crate::output;
+use crate::precision::PrecisionArgs;
 
 /// Exact match of greedy answers on a file of tasks.
 #[derive(Debug, clap::Args)]
@@ -27,6 +28,8 @@ pub struct Args {
     /// Answer with this full checkpoint instead of the base.
     #[arg(long, value_name = "DIR")]
     full: Option<String>,
+    #[command(flatten)]
+    precision: PrecisionArgs,
     /// Tasks: one {"messages": […], "answer": "…"} a line.
     #[arg(long, value_name = "FILE")]
     tasks: PathBuf,
@@ -43,7 +46,10 @@ pub struct Args {
 
 pub fn run(args: Args) -> anyhow::Result<()> {
     let tasks = read_tasks(&args.tasks, args.limit.map(|n| n as usize))?;
-    let config = EngineConfig::new(hub::resolve(args.full.as_ref().unwrap_or(&args.base))?);
+    let config = EngineConfig {
+        precision: args.precision.precision()?,
+        ..EngineConfig::new(hub::resolve(args.full.as_ref().unwrap_or(&args.base))?)
+    };
     let bar = indicatif::ProgressBar::new(tasks.len() as u64);
     let answers = answers::greedy(
         config,

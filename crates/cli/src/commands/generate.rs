@@ -10,7 +10,8 @@ use deltamux_engine::{
 };
 use serde_json::{Map, Value, json};
 
-use crate::{answers, output, threads};
+use crate::precision::PrecisionArgs;
+use crate::{answers, output, progress, threads};
 
 /// Answer one prompt.
 #[derive(Debug, clap::Args)]
@@ -63,6 +64,8 @@ pub struct Args {
     /// Log-probabilities of each token and of the K most likely ones beside it (with --json).
     #[arg(long, value_name = "K", requires = "json")]
     logprobs: Option<usize>,
+    #[command(flatten)]
+    precision: PrecisionArgs,
     /// Threads of the arithmetic; default: all cores.
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true, value_parser = threads::parse)]
     threads: usize,
@@ -100,11 +103,13 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         .map(|name| find_variant(name, args.variants.as_deref()))
         .transpose()?;
     let begun = Instant::now();
-    let engine = Engine::start(EngineConfig {
+    let config = EngineConfig {
         max_seqs: 1,
         threads: args.threads,
+        precision: args.precision.precision()?,
         ..EngineConfig::new(deltamux_model::hub::resolve(&args.base)?)
-    })?;
+    };
+    let engine = progress::loading(|report| Engine::start_with(config, report))?;
     let model = match variant {
         Some((name, directory)) => engine.register(&name, directory)?.name,
         None => engine.base_name().to_owned(),

@@ -15,7 +15,8 @@ use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
-use crate::{output, signals, size, threads};
+use crate::precision::PrecisionArgs;
+use crate::{output, progress, signals, size, threads};
 
 /// Threads that move bytes; the step thread and its kernels have the other cores.
 const SERVER_THREADS: usize = 2;
@@ -49,9 +50,8 @@ pub struct Args {
     /// swapped in and out.
     #[arg(long, value_enum, default_value_t = ModeArg::Delta)]
     mode: ModeArg,
-    /// Precision of the base in memory.
-    #[arg(long, value_enum, value_name = "DTYPE", default_value_t = BaseDtype::Bf16)]
-    base_dtype: BaseDtype,
+    #[command(flatten)]
+    precision: PrecisionArgs,
     /// Bytes for everything; the parts below are cut from it when they are not given.
     #[arg(long, value_name = "BYTES", value_parser = size::parse)]
     memory: Option<u64>,
@@ -97,13 +97,6 @@ enum ModeArg {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum BaseDtype {
-    Bf16,
-    Q8,
-    Q4,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Speculate {
     Off,
     Ngram,
@@ -121,10 +114,6 @@ fn positive(text: &str) -> Result<usize, String> {
 impl Args {
     /// Refuses what the contract of the command line names and this version does not do.
     fn check(&self) -> anyhow::Result<()> {
-        anyhow::ensure!(
-            self.base_dtype == BaseDtype::Bf16,
-            "--base-dtype: only bf16 is implemented in this version; leave the flag out"
-        );
         anyhow::ensure!(
             self.speculate == Speculate::Off,
             "--speculate: only off is implemented in this version; leave the flag out"
@@ -152,6 +141,7 @@ impl Args {
             max_queue: self.max_queue.unwrap_or(defaults.max_queue),
             max_model_len: self.max_model_len,
             threads: self.threads.unwrap_or(defaults.threads),
+            precision: self.precision.precision()?,
             ..defaults
         })
     }
@@ -168,6 +158,7 @@ impl Args {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     args.check()?;
     let config = args.server_config()?;
+    let engine_config = args.engine_config()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(SERVER_THREADS)
         .max_blocking_threads(PROMPT_THREADS)
@@ -194,7 +185,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         }
     }));
 
-    let engine = Engine::start(args.engine_config()?)?;
+    let engine = progress::loading(|report| Engine::start_with(engine_config, report))?;
     app.set_engine(Arc::new(engine.clone()));
     ready.store(true, Ordering::Release);
     announce(args, &engine, address)?;

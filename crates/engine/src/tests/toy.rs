@@ -201,6 +201,7 @@ pub(crate) fn engine(config: EngineConfig, variants: &[&str], variant_bytes: u64
         config: model.clone(),
         text: text.clone(),
         mode: config.mode,
+        precision: config.precision,
         checkpoint: Checkpoint::open(&tiny_base()).expect("checkpoint"),
     });
     let backend = Box::new(Toy {

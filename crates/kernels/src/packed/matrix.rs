@@ -5,8 +5,9 @@ use half::bf16;
 use super::tile::{Bf16Pair, F32Pair};
 use super::{PANEL, Product, multiply};
 use crate::isa::bf16_dot;
+use crate::quantised::{Bits, QuantisedMatrix};
 use crate::threads::DisjointRows;
-use crate::{AlignedBytes, Bytes, Threads};
+use crate::{ALIGNMENT, AlignedBytes, Bytes, Threads};
 
 /// How the weights are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,16 +18,31 @@ pub enum Precision {
     Bf16Activations,
     /// f32, exact.
     F32,
+    /// 8 bits with a scale for each group; activations in 8 bits.
+    Q8,
+    /// 4 bits with a scale for each group; activations in 8 bits.
+    Q4,
 }
 
 impl Precision {
-    /// Bytes of two inputs of a panel.
-    const fn pair_bytes(self) -> usize {
-        match self {
-            Self::Bf16 | Self::Bf16Activations => size_of::<Bf16Pair>(),
-            Self::F32 => size_of::<F32Pair>(),
-        }
+    /// Bytes of a packed matrix.
+    ///
+    /// # Panics
+    /// If they would be more than memory has addresses.
+    pub fn packed_bytes(self, outputs: usize, inputs: usize) -> usize {
+        let bits = match self {
+            Self::Bf16 | Self::Bf16Activations => return panel_bytes::<Bf16Pair>(outputs, inputs),
+            Self::F32 => return panel_bytes::<F32Pair>(outputs, inputs),
+            Self::Q8 => Bits::Eight,
+            Self::Q4 => Bits::Four,
+        };
+        bits.packed_bytes(outputs, inputs).expect("the matrix fits in memory")
     }
+}
+
+fn panel_bytes<P>(outputs: usize, inputs: usize) -> usize {
+    let panels = outputs.div_ceil(PANEL).checked_mul(inputs.div_ceil(2) * size_of::<P>());
+    panels.expect("the matrix fits in memory")
 }
 
 /// A weight matrix `[outputs, inputs]`, packed for `y = x Wᵀ`. Cloning shares the weights.
@@ -34,9 +50,20 @@ impl Precision {
 pub struct PackedMatrix {
     outputs: usize,
     inputs: usize,
-    precision: Precision,
+    pub(super) weights: Weights,
+}
+
+/// The weights, shared.
+#[derive(Debug, Clone)]
+pub(super) enum Weights {
     /// Panels one after another; each `[inputs / 2]` pairs, the last one filled up with zeros.
-    data: Bytes,
+    Bf16(Bytes),
+    /// The same, for activations in bf16.
+    Bf16Activations(Bytes),
+    /// Panels of f32 pairs.
+    F32(Bytes),
+    /// 8 or 4 bits.
+    Quantised(QuantisedMatrix),
 }
 
 impl PackedMatrix {
@@ -59,7 +86,7 @@ impl PackedMatrix {
             "weights are [outputs, inputs] in bf16"
         );
         let weights = weights.as_chunks::<2>().0;
-        Self::pack(Precision::Bf16, outputs, inputs, threads, |first, columns, panel| {
+        let data = pack::<Bf16Pair>(outputs, inputs, threads, |first, columns, panel| {
             let panel: &mut [[[u16; 2]; PANEL]] = bytemuck::cast_slice_mut(panel);
             for j in 0..columns {
                 let row = &weights[(first + j) * inputs..][..inputs];
@@ -71,7 +98,12 @@ impl PackedMatrix {
                     panel[pairs.len()][j][0] = u16::from_le_bytes(*last);
                 }
             }
-        })
+        });
+        Self {
+            outputs,
+            inputs,
+            weights: Weights::Bf16(data),
+        }
     }
 
     /// Packs a row-major f32 matrix, exactly (4 bytes a weight).
@@ -91,7 +123,7 @@ impl PackedMatrix {
         threads: &Threads,
         row: impl Fn(usize, &mut [f32]) + Sync,
     ) -> Self {
-        Self::pack(Precision::F32, outputs, inputs, threads, |first, columns, panel| {
+        let data = pack::<F32Pair>(outputs, inputs, threads, |first, columns, panel| {
             let panel: &mut [[f32; PANEL]] = bytemuck::cast_slice_mut(panel);
             let mut weights = vec![0.0; inputs];
             for j in 0..columns {
@@ -100,39 +132,69 @@ impl PackedMatrix {
                     out[j] = *w;
                 }
             }
-        })
-    }
-
-    /// The same weights for activations that are rounded to bf16; `None` if the processor has no dot product of bf16
-    /// pairs (AVX512_BF16) or the weights are not bf16.
-    pub fn with_bf16_activations(mut self) -> Option<Self> {
-        let possible = bf16_dot() && self.precision == Precision::Bf16;
-        self.precision = Precision::Bf16Activations;
-        possible.then_some(self)
-    }
-
-    /// Lets `fill(first column, columns, bytes)` write each panel, in parallel.
-    fn pack(
-        precision: Precision,
-        outputs: usize,
-        inputs: usize,
-        threads: &Threads,
-        fill: impl Fn(usize, usize, &mut [u8]) + Sync,
-    ) -> Self {
-        let panel = inputs.div_ceil(2) * precision.pair_bytes();
-        let panels = outputs.div_ceil(PANEL);
-        let mut data = AlignedBytes::zeroed(panels * panel);
-        let parts = DisjointRows::new(&mut data[..], panel);
-        threads.for_each(panels, outputs * inputs, |p| {
-            // SAFETY: each panel's bytes are handed out once.
-            let bytes = unsafe { parts.rows(p, 1) };
-            fill(p * PANEL, (outputs - p * PANEL).min(PANEL), bytes);
         });
         Self {
             outputs,
             inputs,
-            precision,
-            data: data.into(),
+            weights: Weights::F32(data),
+        }
+    }
+
+    /// Quantises to 8 or 4 bits; `row(output, out)` writes each row, in any order and from several threads.
+    pub fn quantised(
+        bits: Bits,
+        outputs: usize,
+        inputs: usize,
+        threads: &Threads,
+        row: impl Fn(usize, &mut [f32]) + Sync,
+    ) -> Self {
+        Self {
+            outputs,
+            inputs,
+            weights: Weights::Quantised(QuantisedMatrix::from_rows(outputs, inputs, bits, threads, row)),
+        }
+    }
+
+    /// What [`PackedMatrix::packed`] gave, perhaps in another process; `None` if `packed` has another length than the
+    /// shape takes, or does not start at a multiple of [`crate::ALIGNMENT`].
+    pub fn from_packed(precision: Precision, packed: Bytes, outputs: usize, inputs: usize) -> Option<Self> {
+        if packed.len() != precision.packed_bytes(outputs, inputs)
+            || !(packed.as_ptr() as usize).is_multiple_of(ALIGNMENT)
+        {
+            return None;
+        }
+        let quantised = |packed, bits| QuantisedMatrix::from_packed(packed, outputs, inputs, bits);
+        let weights = match precision {
+            Precision::Bf16 => Weights::Bf16(packed),
+            Precision::Bf16Activations => Weights::Bf16Activations(packed),
+            Precision::F32 => Weights::F32(packed),
+            Precision::Q8 => Weights::Quantised(quantised(packed, Bits::Eight)?),
+            Precision::Q4 => Weights::Quantised(quantised(packed, Bits::Four)?),
+        };
+        Some(Self {
+            outputs,
+            inputs,
+            weights,
+        })
+    }
+
+    /// The packed weights, as [`PackedMatrix::from_packed`] takes them.
+    pub fn packed(&self) -> &Bytes {
+        match &self.weights {
+            Weights::Bf16(data) | Weights::Bf16Activations(data) | Weights::F32(data) => data,
+            Weights::Quantised(matrix) => matrix.packed(),
+        }
+    }
+
+    /// The same weights for activations that are rounded to bf16; `None` if the processor has no dot product of bf16
+    /// pairs (AVX512_BF16) or the weights are not bf16.
+    pub fn with_bf16_activations(self) -> Option<Self> {
+        match self.weights {
+            Weights::Bf16(data) if bf16_dot() => Some(Self {
+                weights: Weights::Bf16Activations(data),
+                ..self
+            }),
+            _ => None,
         }
     }
 
@@ -148,23 +210,25 @@ impl PackedMatrix {
 
     /// How the weights are stored.
     pub fn precision(&self) -> Precision {
-        self.precision
+        match &self.weights {
+            Weights::Bf16(_) => Precision::Bf16,
+            Weights::Bf16Activations(_) => Precision::Bf16Activations,
+            Weights::F32(_) => Precision::F32,
+            Weights::Quantised(matrix) => match matrix.bits() {
+                Bits::Eight => Precision::Q8,
+                Bits::Four => Precision::Q4,
+            },
+        }
     }
 
     /// Bytes that the packed weights occupy.
     pub fn bytes(&self) -> usize {
-        self.data.len()
+        self.packed().len()
     }
 
     /// Panels, the last one perhaps partly filled.
     pub(super) fn panels(&self) -> usize {
         self.outputs.div_ceil(PANEL)
-    }
-
-    /// All pairs of the weights, panel after panel; the caller knows the precision.
-    pub(super) fn pairs<P: bytemuck::AnyBitPattern>(&self) -> &[P] {
-        debug_assert_eq!(size_of::<P>(), self.precision.pair_bytes());
-        bytemuck::cast_slice(&self.data)
     }
 
     /// `y[m] = W x[m]`; `x` is `[rows, inputs]`, `y` `[rows, outputs]`.
@@ -187,11 +251,11 @@ impl PackedMatrix {
         assert!(output < self.outputs, "row {output} of {} outputs", self.outputs);
         assert_eq!(row.len(), self.inputs, "row is [inputs]");
         let pairs = self.inputs.div_ceil(2);
-        let (panel, column) = (output / PANEL * pairs, output % PANEL);
+        let (first, column) = (output / PANEL * pairs, output % PANEL);
         let out = row.chunks_mut(2);
-        match self.precision {
-            Precision::Bf16 | Precision::Bf16Activations => {
-                let panel: &[Bf16Pair] = &self.pairs()[panel..panel + pairs];
+        match &self.weights {
+            Weights::Bf16(data) | Weights::Bf16Activations(data) => {
+                let panel = &bytemuck::cast_slice::<u8, Bf16Pair>(data)[first..first + pairs];
                 for (out, pair) in out.zip(panel) {
                     let wide = [pair[column] << 16, pair[column] & 0xffff_0000];
                     for (out, wide) in out.iter_mut().zip(wide) {
@@ -199,14 +263,28 @@ impl PackedMatrix {
                     }
                 }
             }
-            Precision::F32 => {
-                let panel: &[F32Pair] = &self.pairs()[panel..panel + pairs];
+            Weights::F32(data) => {
+                let panel = &bytemuck::cast_slice::<u8, F32Pair>(data)[first..first + pairs];
                 for (out, pair) in out.zip(panel) {
                     for (out, wide) in out.iter_mut().zip(pair) {
                         *out = wide[column];
                     }
                 }
             }
+            Weights::Quantised(matrix) => matrix.row(output, row),
         }
     }
+}
+
+/// Lets `fill(first column, columns, bytes)` write each panel, in parallel.
+fn pack<P>(outputs: usize, inputs: usize, threads: &Threads, fill: impl Fn(usize, usize, &mut [u8]) + Sync) -> Bytes {
+    let mut data = AlignedBytes::zeroed(panel_bytes::<P>(outputs, inputs));
+    let panels = outputs.div_ceil(PANEL);
+    let parts = DisjointRows::new(&mut data[..], inputs.div_ceil(2) * size_of::<P>());
+    threads.for_each(panels, outputs * inputs, |p| {
+        // SAFETY: each panel's bytes are handed out once.
+        let bytes = unsafe { parts.rows(p, 1) };
+        fill(p * PANEL, (outputs - p * PANEL).min(PANEL), bytes);
+    });
+    data.into()
 }

@@ -10,7 +10,7 @@ mod product;
 mod rows;
 mod tile;
 
-pub use matrix::PackedMatrix;
+pub use matrix::{PackedMatrix, Precision};
 pub use product::{Product, multiply};
 
 use crate::lanes::LANES;

@@ -1,12 +1,15 @@
 //! Products of activations with one or several packed matrices.
 
-use super::matrix::Precision;
+use std::cell::Cell;
+
+use super::matrix::Weights;
 use super::rows::{MAX_ROWS, RowTile, RowTiles};
 use super::tile::{Accumulators, TileKernel, bf16_dot_tile, bf16_tile, f32_tile};
 use super::{PANEL, PackedMatrix};
 use crate::Threads;
 use crate::isa::registers;
 use crate::lanes::LANES;
+use crate::quantised::QuantisedRows;
 use crate::scratch::Element;
 use crate::threads::DisjointRows;
 
@@ -63,11 +66,16 @@ pub fn multiply(products: &[Product<'_>], x: &[f32], rows: usize, y: &mut [f32],
         return;
     }
     // Laid out once for each form in which a matrix reads them.
-    let wants = |wanted: fn(Precision) -> bool| products.iter().any(|p| wanted(p.matrix.precision()));
-    let floats = wants(|p| matches!(p, Precision::Bf16 | Precision::F32))
+    let wants = |form: fn(&Weights) -> bool| products.iter().any(|p| form(&p.matrix.weights));
+    let floats = wants(|w| matches!(w, Weights::Bf16(_) | Weights::F32(_)))
         .then(|| RowTiles::floats(x, rows, inputs, registers(), threads));
-    let pairs =
-        wants(|p| p == Precision::Bf16Activations).then(|| RowTiles::bf16_pairs(x, rows, inputs, registers(), threads));
+    let pairs = wants(|w| matches!(w, Weights::Bf16Activations(_)))
+        .then(|| RowTiles::bf16_pairs(x, rows, inputs, registers(), threads));
+    let bytes = wants(|w| matches!(w, Weights::Quantised(_))).then(|| {
+        let mut bytes = BYTES.take();
+        bytes.quantise(x, rows, inputs, threads);
+        bytes
+    });
     let y = DisjointRows::new(y, stride);
     let tasks: Vec<(&Product<'_>, usize)> = products
         .iter()
@@ -76,18 +84,34 @@ pub fn multiply(products: &[Product<'_>], x: &[f32], rows: usize, y: &mut [f32],
     let outputs: usize = products.iter().map(|p| p.matrix.outputs()).sum();
     threads.for_each(tasks.len(), rows * inputs * outputs, |task| {
         let (product, first) = tasks[task];
-        match (product.matrix.precision(), &floats, &pairs) {
-            (Precision::Bf16, Some(x), _) => panels(product, first, x, 2, &y, bf16_tile),
-            (Precision::F32, Some(x), _) => panels(product, first, x, 2, &y, f32_tile),
-            (Precision::Bf16Activations, _, Some(x)) => panels(product, first, x, 1, &y, bf16_dot_tile),
+        let column = product.column;
+        match (&product.matrix.weights, &floats, &pairs, &bytes) {
+            (Weights::Bf16(w), Some(x), ..) => panels(product, w, first, x, 2, &y, bf16_tile),
+            (Weights::F32(w), Some(x), ..) => panels(product, w, first, x, 2, &y, f32_tile),
+            (Weights::Bf16Activations(w), _, Some(x), _) => panels(product, w, first, x, 1, &y, bf16_dot_tile),
+            (Weights::Quantised(matrix), .., Some(x)) => {
+                let last = (first + TASK_PANELS).min(product.matrix.panels());
+                // SAFETY: tasks own different columns of y.
+                unsafe { matrix.columns(first..last, x, 0..rows, &y, column) };
+            }
             _ => unreachable!("the activations were laid out for every matrix"),
         }
     });
+    if let Some(bytes) = bytes {
+        BYTES.set(bytes);
+    }
+}
+
+thread_local! {
+    /// Memory of the last call's quantised activations, for the next.
+    static BYTES: Cell<QuantisedRows> = Cell::default();
 }
 
 /// Computes up to [`TASK_PANELS`] panels for all rows; `elements` of the activations make a pair of inputs.
+#[allow(clippy::too_many_arguments)]
 fn panels<P: bytemuck::AnyBitPattern, E: Element>(
     product: &Product<'_>,
+    weights: &[u8],
     first: usize,
     tiles: &RowTiles<E>,
     elements: usize,
@@ -97,7 +121,7 @@ fn panels<P: bytemuck::AnyBitPattern, E: Element>(
     let matrix = product.matrix;
     let last = (first + TASK_PANELS).min(matrix.panels());
     let pairs = matrix.inputs().div_ceil(2);
-    let weights: &[P] = matrix.pairs();
+    let weights: &[P] = bytemuck::cast_slice(weights);
     let panel = |panel: usize, from: usize, to: usize| match panel < last {
         true => &weights[panel * pairs + from..panel * pairs + to],
         false => &[],

@@ -2,6 +2,7 @@
 
 mod batch;
 mod forward;
+mod load;
 mod logits;
 mod rope;
 mod weights;
@@ -11,8 +12,9 @@ use deltamux_kernels::attention::PagedCache;
 use deltamux_kernels::ops::Rope;
 
 use crate::backend::{Backend, ForwardError, PAGE_TOKENS, SequenceChunk};
-use crate::{Checkpoint, CheckpointError, LinearId, ModelConfig};
+use crate::{Checkpoint, CheckpointError, LinearId, ModelConfig, Precision};
 use batch::Batch;
+pub use load::LoadOptions;
 use weights::Weights;
 
 /// A model in main memory with its KV pages.
@@ -33,10 +35,21 @@ pub struct CpuBackend {
 type Observer<'a> = &'a mut dyn FnMut(LinearId, &[f32]);
 
 impl CpuBackend {
-    /// Loads the weights of a checkpoint; KV pages are allocated later.
+    /// Loads the weights of a checkpoint as they are stored; KV pages are allocated later.
     pub fn load(checkpoint: &Checkpoint, threads: Threads) -> Result<Self, CheckpointError> {
+        Self::load_with(checkpoint, threads, &LoadOptions::default())
+    }
+
+    /// Loads the weights of a checkpoint; KV pages are allocated later. The largest matrices are packed first, and the
+    /// memory that a matrix's file took is given back before the next one is read, so that loading takes little more
+    /// memory than the model.
+    pub fn load_with(
+        checkpoint: &Checkpoint,
+        threads: Threads,
+        options: &LoadOptions<'_>,
+    ) -> Result<Self, CheckpointError> {
         let config = checkpoint.config().clone();
-        let weights = Weights::load(checkpoint, &threads)?;
+        let weights = Weights::load(checkpoint, options, &threads)?;
         let rope = Rope::new(rope::frequencies(&config));
         Ok(Self {
             config,
@@ -45,6 +58,11 @@ impl CpuBackend {
             kv: Vec::new(),
             threads,
         })
+    }
+
+    /// Bytes of the weights in memory once a checkpoint is loaded.
+    pub fn resident_bytes(checkpoint: &Checkpoint, precision: Precision) -> u64 {
+        weights::resident_bytes(checkpoint, precision)
     }
 
     /// As [`Backend::forward`], and shows `observe` the input rows `[rows, inputs]` of every linear before it runs

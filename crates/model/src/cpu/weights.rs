@@ -1,9 +1,11 @@
 //! Weights of a checkpoint, packed for the kernels.
 
-use deltamux_kernels::{PackedMatrix, Threads};
+use deltamux_kernels::{PackedMatrix, Threads, packed};
 
 use crate::linear::{LinearId, LinearKind};
-use crate::{Checkpoint, CheckpointError, DType, layout};
+use crate::{Checkpoint, CheckpointError, DType, Precision, layout};
+
+use super::load::{LoadOptions, Loader};
 
 /// All weights of a model.
 #[derive(Debug)]
@@ -48,17 +50,23 @@ pub(super) struct Vector {
 }
 
 impl Weights {
-    pub(super) fn load(checkpoint: &Checkpoint, threads: &Threads) -> Result<Self, CheckpointError> {
+    pub(super) fn load(
+        checkpoint: &Checkpoint,
+        options: &LoadOptions<'_>,
+        threads: &Threads,
+    ) -> Result<Self, CheckpointError> {
         let config = checkpoint.config();
+        let loader = Loader::new(checkpoint, options, threads);
         let (vocabulary, hidden) = (config.vocab_size, config.hidden_size);
-        let embedding = matrix(checkpoint, layout::EMBEDDING, vocabulary, hidden, threads)?;
+        // Largest first: while the last matrix is packed, its file's memory comes on top of all the others.
+        let embedding = loader.matrix(layout::EMBEDDING, vocabulary, hidden)?;
         let head = match config.tie_word_embeddings {
             true => None,
-            false => Some(matrix(checkpoint, layout::HEAD, vocabulary, hidden, threads)?),
+            false => Some(loader.matrix(layout::HEAD, vocabulary, hidden)?),
         };
-        let final_norm = vector(checkpoint, layout::FINAL_NORM.to_owned(), hidden)?;
+        let final_norm = vector(&loader, layout::FINAL_NORM.to_owned(), hidden)?;
         let layers = (0..config.num_layers)
-            .map(|i| Layer::load(checkpoint, i, threads))
+            .map(|i| Layer::load(&loader, i))
             .collect::<Result<_, _>>()?;
         Ok(Self {
             embedding,
@@ -75,15 +83,15 @@ impl Weights {
 }
 
 impl Layer {
-    fn load(checkpoint: &Checkpoint, layer: usize, threads: &Threads) -> Result<Self, CheckpointError> {
-        let config = checkpoint.config();
-        let norm = |module: &str, len| vector(checkpoint, format!("model.layers.{layer}.{module}.weight"), len);
+    fn load(loader: &Loader<'_>, layer: usize) -> Result<Self, CheckpointError> {
+        let config = loader.checkpoint.config();
+        let norm = |module: &str, len| vector(loader, format!("model.layers.{layer}.{module}.weight"), len);
         let linears = LinearKind::ALL.into_iter().map(|kind| {
             let id = LinearId { layer, kind };
             let (outputs, inputs) = config.linear_shape(kind);
-            let matrix = matrix(checkpoint, &id.weight(), outputs, inputs, threads)?;
+            let matrix = loader.matrix(&id.weight(), outputs, inputs)?;
             let bias = if config.linear_has_bias(kind) {
-                Some(vector(checkpoint, id.bias(), outputs)?)
+                Some(vector(loader, id.bias(), outputs)?)
             } else {
                 None
             };
@@ -104,23 +112,24 @@ impl Layer {
     }
 }
 
-fn matrix(
-    checkpoint: &Checkpoint,
-    name: &str,
-    outputs: usize,
-    inputs: usize,
-    threads: &Threads,
-) -> Result<PackedMatrix, CheckpointError> {
-    let tensor = checkpoint.expect(name, &[outputs, inputs])?;
-    Ok(match tensor.dtype {
-        DType::Bf16 => PackedMatrix::from_bf16_bytes(tensor.bytes, outputs, inputs, threads),
-        DType::F16 | DType::F32 => {
-            PackedMatrix::from_f32_rows(outputs, inputs, threads, |o, row| tensor.read_row(o, row))
-        }
-    })
+fn vector(loader: &Loader<'_>, name: String, len: usize) -> Result<Vector, CheckpointError> {
+    let values = loader.vector(&name, len)?;
+    Ok(Vector { name, values })
 }
 
-fn vector(checkpoint: &Checkpoint, name: String, len: usize) -> Result<Vector, CheckpointError> {
-    let values = checkpoint.expect(&name, &[len])?.to_f32();
-    Ok(Vector { name, values })
+/// Bytes of a checkpoint's matrices in memory.
+pub(super) fn resident_bytes(checkpoint: &Checkpoint, precision: Precision) -> u64 {
+    let matrices = checkpoint.config().tensors().into_iter().filter_map(|(name, shape)| {
+        let &[outputs, inputs] = shape.as_slice() else {
+            return None;
+        };
+        let kept = match (precision, checkpoint.tensor(&name)?.dtype) {
+            (Precision::Stored | Precision::Bf16Activations, DType::Bf16) => packed::Precision::Bf16,
+            (Precision::Stored | Precision::Bf16Activations, _) => packed::Precision::F32,
+            (Precision::Q8, _) => packed::Precision::Q8,
+            (Precision::Q4, _) => packed::Precision::Q4,
+        };
+        Some(kept.packed_bytes(outputs, inputs) as u64)
+    });
+    matrices.sum()
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use comfy_table::{CellAlignment, Table, presets};
 use deltamux_bench::machine::{ForwardOptions, ForwardReport, artifacts_in, forward};
 
+use crate::precision::PrecisionArgs;
 use crate::progress::Stages;
 use crate::{output, threads};
 
@@ -31,6 +32,8 @@ pub struct Args {
     /// Tokens of each sequence before a decode step.
     #[arg(long, value_name = "N", default_value_t = 128)]
     context: usize,
+    #[command(flatten)]
+    precision: PrecisionArgs,
     /// Steps that each median is taken of.
     #[arg(long, value_name = "N", default_value = "9", value_parser = positive)]
     steps: usize,
@@ -66,6 +69,7 @@ pub fn run(args: Args, json: bool) -> anyhow::Result<()> {
         prefill: args.prefill,
         sequences: args.sequences,
         context: args.context,
+        precision: args.precision.precision()?,
         steps: args.steps,
         threads: args.threads,
     };
