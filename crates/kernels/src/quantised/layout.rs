@@ -53,7 +53,7 @@ impl Bits {
     }
 
     /// Bytes of a packed matrix; `None` if that is more than an address can hold.
-    pub(super) fn packed_bytes(self, outputs: usize, inputs: usize) -> Option<usize> {
+    pub(crate) fn packed_bytes(self, outputs: usize, inputs: usize) -> Option<usize> {
         inputs
             .div_ceil(BLOCK)
             .checked_mul(self.block_bytes())?
