@@ -6,18 +6,39 @@ use std::sync::Arc;
 use deltamux_kernels::lowrank::Band;
 use deltamux_kernels::{LowRankDelta, Threads, lowbit};
 use deltamux_model::{
-    Backend, Checkpoint, CpuBackend, EmbeddingDelta, LogitRows, ModelConfig, SequenceChunk, VariantWeights,
+    Backend, Checkpoint, CpuBackend, EmbeddingDelta, LoadOptions, LogitRows, ModelConfig, Precision, SequenceChunk,
+    VariantWeights,
 };
+use proptest::prelude::*;
 
 fn tiny() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/tiny/base")
 }
 
 fn backend(threads: usize) -> CpuBackend {
+    backend_in(threads, Precision::Stored)
+}
+
+fn backend_in(threads: usize, precision: Precision) -> CpuBackend {
     let checkpoint = Checkpoint::open(&tiny()).unwrap();
-    let mut backend = CpuBackend::load(&checkpoint, Threads::new(threads)).unwrap();
+    let options = LoadOptions {
+        precision,
+        ..LoadOptions::default()
+    };
+    let mut backend = CpuBackend::load_with(&checkpoint, Threads::new(threads), &options).unwrap();
     backend.allocate_kv(64);
     backend
+}
+
+/// Every precision that this processor computes in.
+fn precisions() -> impl Iterator<Item = Precision> {
+    let pairs = deltamux_kernels::isa::bf16_dot().then_some(Precision::Bf16Activations);
+    if pairs.is_none() {
+        println!("not run: activations in bf16, which this processor does not multiply in pairs");
+    }
+    [Precision::Stored, Precision::Q8, Precision::Q4]
+        .into_iter()
+        .chain(pairs)
 }
 
 /// A variant whose every part differs from the base, made without a compressor: what matters here is the arithmetic.
@@ -144,7 +165,11 @@ fn together(backend: &mut CpuBackend, sequences: &[Sequence], chunk: usize) -> V
 
 #[test]
 fn logits_do_not_depend_on_batch_chunks_or_threads() {
-    let mut one = backend(1);
+    precisions().for_each(logits_of_a_precision_are_the_same);
+}
+
+fn logits_of_a_precision_are_the_same(precision: Precision) {
+    let mut one = backend_in(1, precision);
     let sequences = sequences(one.config());
     let mut alone = Vec::new();
     for sequence in &sequences {
@@ -152,14 +177,79 @@ fn logits_do_not_depend_on_batch_chunks_or_threads() {
     }
     assert_ne!(alone[1][4], alone[4][4], "different tokens give different logits");
     for threads in [1, 2, 3] {
-        let mut backend = backend(threads);
+        let mut backend = backend_in(threads, precision);
         for chunk in [1, 3, 16, 1000] {
             assert!(
                 together(&mut backend, &sequences, chunk) == alone,
-                "{threads} threads, chunks of {chunk}"
+                "{precision:?}, {threads} threads, chunks of {chunk}"
             );
         }
     }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    /// Steps of any composition: in each, any of the sequences advance by any number of tokens, in any order.
+    #[test]
+    fn logits_do_not_depend_on_how_steps_are_composed(
+        steps in proptest::collection::vec(proptest::collection::vec((0usize..5, 1usize..20), 1..5), 1..20),
+        threads in 1usize..4,
+        precision in 0usize..4,
+    ) {
+        let precision = precisions().nth(precision).unwrap_or_default();
+        let mut backend = backend_in(threads, precision);
+        let sequences = sequences(backend.config());
+        let mut logits = vec![Vec::new(); sequences.len()];
+        for mut step in steps {
+            // One chunk a sequence in each step.
+            let mut seen = [false; 5];
+            step.retain(|(i, _)| !std::mem::replace(&mut seen[*i], true));
+            let parts = step.iter().map(|&(i, count)| (i, logits[i].len(), count));
+            let parts: Vec<_> = parts
+                .map(|(i, start, count)| (i, start, sequences[i].tokens.len().min(start + count)))
+                .filter(|(_, start, end)| start < end)
+                .collect();
+            let batch: Vec<SequenceChunk<'_>> = parts
+                .iter()
+                .map(|&(i, start, end)| SequenceChunk {
+                    tokens: &sequences[i].tokens[start..end],
+                    start,
+                    pages: &sequences[i].pages,
+                    variant: sequences[i].variant.as_ref(),
+                    logits: LogitRows::All,
+                })
+                .collect();
+            let mut rows = backend.forward(&batch).unwrap().into_iter();
+            for (i, start, end) in parts {
+                logits[i].extend(rows.by_ref().take(end - start));
+            }
+        }
+        let mut one = backend_in(1, precision);
+        for (sequence, logits) in sequences.iter().zip(logits) {
+            let alone = together(&mut one, std::slice::from_ref(sequence), 1000);
+            prop_assert!(alone[0][..logits.len()] == logits, "{:?}, {} threads", precision, threads);
+        }
+    }
+}
+
+/// Fewer bits change the logits a little: q8 by less than q4, and neither by much.
+#[test]
+fn quantised_logits_stay_near_the_stored_ones() {
+    let logits = |precision| {
+        let mut backend = backend_in(2, precision);
+        let sequences = sequences(backend.config());
+        together(&mut backend, &sequences, 1000).concat().concat()
+    };
+    let exact = logits(Precision::Stored);
+    let norm = exact.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>();
+    let error = |precision| {
+        let found = logits(precision);
+        let squares = found.iter().zip(&exact).map(|(a, b)| f64::from(a - b).powi(2));
+        (squares.sum::<f64>() / norm).sqrt()
+    };
+    let (q8, q4) = (error(Precision::Q8), error(Precision::Q4));
+    assert!(q8 > 0.0 && q8 < 0.02, "q8: {q8}");
+    assert!(q4 > q8 && q4 < 0.3, "q4: {q4}");
 }
 
 #[test]
