@@ -35,6 +35,9 @@ pub(crate) trait Vector: Copy {
     /// `self · a`.
     fn mul(self, a: Self) -> Self;
 
+    /// The larger of both in each lane; where one is not a number, `a`.
+    fn max(self, a: Self) -> Self;
+
     /// Sixteen f16 values, exact; what is not a number stays so.
     fn f16(halves: &[u16; LANES]) -> Self;
 
@@ -78,6 +81,11 @@ impl Vector for Lanes {
     #[inline(always)]
     fn mul(self, a: Self) -> Self {
         std::array::from_fn(|j| self[j] * a[j])
+    }
+
+    #[inline(always)]
+    fn max(self, a: Self) -> Self {
+        std::array::from_fn(|j| if self[j] > a[j] { self[j] } else { a[j] })
     }
 
     #[inline(always)]
@@ -152,6 +160,12 @@ mod x86 {
         fn mul(self, a: Self) -> Self {
             // SAFETY: as in `splat`.
             unsafe { _mm512_mul_ps(self, a) }
+        }
+
+        #[inline(always)]
+        fn max(self, a: Self) -> Self {
+            // SAFETY: as in `splat`.
+            unsafe { _mm512_max_ps(self, a) }
         }
 
         #[inline(always)]
@@ -239,6 +253,12 @@ mod x86 {
         }
 
         #[inline(always)]
+        fn max(self, a: Self) -> Self {
+            // SAFETY: as in `splat`.
+            unsafe { Self(_mm256_max_ps(self.0, a.0), _mm256_max_ps(self.1, a.1)) }
+        }
+
+        #[inline(always)]
         fn f16(halves: &[u16; LANES]) -> Self {
             // SAFETY: F16C is there; the reference covers sixteen halves.
             unsafe {
@@ -263,6 +283,19 @@ mod x86 {
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86::Avx2;
+
+/// Asks for the cache line of an address ahead of its use, into the second-level cache: in the first it would take the
+/// place of what is in use. The address need not be valid.
+#[inline(always)]
+pub(crate) fn prefetch<T>(address: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch reads nothing that the program could observe and never faults.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(address.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}
 
 /// Defines a function over a [`Vector`] type and compiles it for every instruction set:
 /// `fn name<vector V>(…)`, further constant parameters after it.

@@ -1,13 +1,13 @@
 //! Attention of a step's rows, spread over threads.
 
-use std::ops::Range;
+use std::cell::RefCell;
 
+use super::blocks::Blocks;
 use super::cache::padded;
 use super::plan::{Joined, Piece, Plan};
-use super::softmax::{Running, Total, exponentials};
-use super::tile::{MAX_ROWS, Scores, max_rows, mix, score};
-use super::{BLOCK, BLOCK_STRIPS, Columns, MAX_HEAD_DIM, PagedCache, QueryRow, Rotation, SEGMENT, STRIP};
-use crate::lanes;
+use super::queries::QueryTiles;
+use super::softmax::Total;
+use super::{Columns, MAX_HEAD_DIM, PagedCache, QueryRow, Rotation, SEGMENT};
 use crate::threads::DisjointRows;
 use crate::{Threads, ops};
 
@@ -75,28 +75,81 @@ struct Step<'a> {
     out: DisjointRows<'a>,
 }
 
+/// Buffers of a task, kept by each thread: as large as its largest task, whatever the context.
+#[derive(Debug, Default)]
+struct Scratch {
+    queries: QueryTiles,
+    blocks: Blocks,
+    totals: Vec<Total>,
+    /// `[queries, padded head_dim]`.
+    mixed: Vec<f32>,
+}
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
+
 impl Step<'_> {
     /// Computes a piece: to `out` if it has all segments of its rows, else to its states.
     fn attend(&self, piece: &Piece, states: &DisjointRows<'_>) {
-        let width = padded(self.cache.head_dim);
-        let queries = piece.rows.len() * self.group;
+        SCRATCH.with_borrow_mut(|scratch| self.attend_in(piece, states, scratch));
+    }
+
+    fn attend_in(&self, piece: &Piece, states: &DisjointRows<'_>, scratch: &mut Scratch) {
+        let Scratch {
+            queries,
+            blocks,
+            totals,
+            mixed,
+        } = scratch;
+        let (dim, width) = (self.cache.head_dim, padded(self.cache.head_dim));
+        let count = piece.rows.len() * self.group;
+        // A query is a row and one of the query heads that share the piece's key/value head.
+        let place = |query: usize| {
+            let row = piece.rows.start + query / self.group;
+            (row, piece.head * self.group + query % self.group)
+        };
+        queries.pack(count, dim, |query, values| {
+            let (row, head) = place(query);
+            values.copy_from_slice(&self.queries.row(row)[head * dim..][..dim]);
+            if let Some(rotation) = self.rotation {
+                let (cos, sin) = rotation.row(row, dim);
+                ops::rotate(values, cos, sin);
+            }
+            self.rows[row].count
+        });
+        let (cache, pages) = (self.cache.head(piece.head), self.rows[piece.rows.start].pages);
         if let Some(first) = piece.first_state {
-            self.segments(piece, |segment, query, total, mixed| {
-                // SAFETY: every segment of a piece that is split has its own states.
-                let state = unsafe { states.part(first + segment * queries + query, 0, width + 2) };
-                state[..width].copy_from_slice(mixed);
-                state[width..].copy_from_slice(&[total.max, total.sum]);
-            });
+            blocks.run(
+                cache,
+                pages,
+                piece.segments.clone(),
+                queries,
+                |segment, query, total, mixed| {
+                    // SAFETY: every segment of a piece that is split has its own states.
+                    let state = unsafe { states.part(first + segment * count + query, 0, width + 2) };
+                    state[..width].copy_from_slice(mixed);
+                    state[width..].copy_from_slice(&[total.max, total.sum]);
+                },
+            );
             return;
         }
-        let mut totals = vec![Total::EMPTY; queries];
-        let mut sums = vec![0.0; queries * width];
-        self.segments(piece, |_, query, total, mixed| {
-            totals[query].add(&mut sums[query * width..][..width], total, mixed);
-        });
-        for (query, (total, mixed)) in totals.iter().zip(sums.chunks_exact(width)).enumerate() {
-            let row = piece.rows.start + query / self.group;
-            self.finish(row, piece.head * self.group + query % self.group, *total, mixed);
+        totals.clear();
+        totals.resize(count, Total::EMPTY);
+        mixed.clear();
+        mixed.resize(count * width, 0.0);
+        blocks.run(
+            cache,
+            pages,
+            piece.segments.clone(),
+            queries,
+            |_, query, next, next_mixed| {
+                totals[query].add(&mut mixed[query * width..][..width], next, next_mixed);
+            },
+        );
+        for (query, (total, mixed)) in totals.iter().zip(mixed.chunks_exact(width)).enumerate() {
+            let (row, head) = place(query);
+            self.finish(row, head, *total, mixed);
         }
     }
 
@@ -127,101 +180,4 @@ impl Step<'_> {
             *out = mixed * scale;
         }
     }
-
-    /// Calls `done(segment, query, softmax, mixture)` for every segment of the piece and every query (row of the piece
-    /// · group + head of the group) that sees some of it, segments of a query in order.
-    fn segments(&self, piece: &Piece, mut done: impl FnMut(usize, usize, Total, &[f32])) {
-        let width = padded(self.cache.head_dim);
-        let rows = &self.rows[piece.rows.clone()];
-        let cache = self.cache.head(piece.head);
-        let (pages, last) = (rows[0].pages, rows[rows.len() - 1].count);
-        let queries = rows.len() * self.group;
-        let tiles = self.query_tiles(piece);
-        let mut running = vec![Running::EMPTY; tiles.len()];
-        let mut mixed = vec![0.0; queries * width];
-        let mut scores: [Scores; MAX_ROWS] = [[0.0; BLOCK]; MAX_ROWS];
-        for segment in piece.segments.clone() {
-            let start = segment * SEGMENT;
-            running.fill(Running::EMPTY);
-            mixed.fill(0.0);
-            for block in (start..last.min(start + SEGMENT)).step_by(BLOCK) {
-                let strips = (last - block).div_ceil(STRIP).min(BLOCK_STRIPS);
-                let mut keys: [&[u16]; BLOCK_STRIPS] = [&[]; BLOCK_STRIPS];
-                let mut values = keys;
-                for i in 0..strips {
-                    (keys[i], values[i]) = cache.strip(pages, block / STRIP + i);
-                }
-                for (tile, running) in tiles.iter().zip(&mut running) {
-                    let n = tile.queries.len();
-                    let mut visible = [0; MAX_ROWS];
-                    for (visible, query) in visible.iter_mut().zip(tile.queries.clone()) {
-                        *visible = rows[query / self.group].count.saturating_sub(block).min(BLOCK);
-                    }
-                    let visible = &visible[..n];
-                    if visible[n - 1] == 0 {
-                        continue;
-                    }
-                    let strips = visible[n - 1].div_ceil(STRIP);
-                    let scores = &mut scores[..n];
-                    score(&keys[..strips], &tile.packed, n, scores);
-                    let scale = exponentials(scores, visible, running);
-                    let mixed = &mut mixed[tile.queries.start * width..tile.queries.end * width];
-                    // What all rows see, then what only later rows see.
-                    mix(&values, 0, visible[0], scores, &scale[..n], width, mixed);
-                    for m in 1..n {
-                        if visible[m] > visible[0] {
-                            let mixed = &mut mixed[m * width..][..width];
-                            mix(&values, visible[0], visible[m], &scores[m..=m], &[1.0], width, mixed);
-                        }
-                    }
-                }
-            }
-            for (tile, running) in tiles.iter().zip(&running) {
-                for (m, query) in tile.queries.clone().enumerate() {
-                    if rows[query / self.group].count > start {
-                        let total = Total {
-                            max: running.max[m],
-                            sum: lanes::sum(&running.sums[m]),
-                        };
-                        done(segment, query, total, &mixed[query * width..][..width]);
-                    }
-                }
-            }
-        }
-    }
-
-    /// The queries of a piece, rotated and scaled by `1 / √head_dim`, in register tiles.
-    fn query_tiles(&self, piece: &Piece) -> Vec<QueryTile> {
-        let dim = self.cache.head_dim;
-        let scale = 1.0 / (dim as f32).sqrt();
-        let queries = piece.rows.len() * self.group;
-        let count = queries.div_ceil(max_rows());
-        let mut wide = [0.0; MAX_HEAD_DIM];
-        (0..count)
-            .map(|i| {
-                let range = queries * i / count..queries * (i + 1) / count;
-                let mut packed = vec![0.0; range.len() * dim];
-                for (m, query) in range.clone().enumerate() {
-                    let row = piece.rows.start + query / self.group;
-                    let head = piece.head * self.group + query % self.group;
-                    wide[..dim].copy_from_slice(&self.queries.row(row)[head * dim..][..dim]);
-                    if let Some(rotation) = self.rotation {
-                        let (cos, sin) = rotation.row(row, dim);
-                        ops::rotate(&mut wide[..dim], cos, sin);
-                    }
-                    for (packed, wide) in packed.chunks_exact_mut(range.len()).zip(&wide) {
-                        packed[m] = wide * scale;
-                    }
-                }
-                QueryTile { queries: range, packed }
-            })
-            .collect()
-    }
-}
-
-/// Some neighbouring queries of a piece.
-struct QueryTile {
-    queries: Range<usize>,
-    /// `[head_dim, queries]`.
-    packed: Vec<f32>,
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use super::{Columns, MAX_HEAD_DIM, QueryRow, Rotation, STRIP};
+use super::{BLOCK_STRIPS, Columns, MAX_HEAD_DIM, QueryRow, Rotation, STRIP};
 use crate::lanes::LANES;
 use crate::vector::for_each_vector;
 use crate::{AlignedBytes, Threads, ops};
@@ -199,15 +199,33 @@ pub(super) struct HeadCache<'a> {
 }
 
 impl<'a> HeadCache<'a> {
-    /// Keys `[head_dim, 16]` and values `[16, padded head_dim]` of the strip of positions `16 · strip ..` of a sequence.
-    #[inline(always)]
-    pub(super) fn strip(&self, pages: &[u32], strip: usize) -> (&'a [u16], &'a [u16]) {
-        let strip = pages[strip / self.page_strips] as usize * self.page_strips + strip % self.page_strips;
-        (
-            &self.keys[strip * self.key_strip..][..self.key_strip],
-            &self.values[strip * self.value_strip..][..self.value_strip],
-        )
+    /// Length of a value row.
+    pub(super) fn width(&self) -> usize {
+        self.value_strip / STRIP
     }
+
+    /// The block at position `block` of a sequence of `count` positions.
+    pub(super) fn strips(&self, pages: &[u32], block: usize, count: usize) -> Strips<'a> {
+        let mut strips = Strips {
+            keys: [&[]; BLOCK_STRIPS],
+            values: [&[]; BLOCK_STRIPS],
+        };
+        let wanted = count.saturating_sub(block).div_ceil(STRIP).min(BLOCK_STRIPS);
+        for i in 0..wanted {
+            let strip = block / STRIP + i;
+            let strip = pages[strip / self.page_strips] as usize * self.page_strips + strip % self.page_strips;
+            strips.keys[i] = &self.keys[strip * self.key_strip..][..self.key_strip];
+            strips.values[i] = &self.values[strip * self.value_strip..][..self.value_strip];
+        }
+        strips
+    }
+}
+
+/// Keys `[head_dim, 16]` and values `[16, padded head_dim]` of a block's strips; empty where the sequence has ended.
+#[derive(Debug)]
+pub(super) struct Strips<'a> {
+    pub(super) keys: [&'a [u16]; BLOCK_STRIPS],
+    pub(super) values: [&'a [u16]; BLOCK_STRIPS],
 }
 
 /// A head's length in the value pages and in accumulators: whole panels of sixteen lanes.

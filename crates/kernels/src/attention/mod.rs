@@ -6,8 +6,10 @@
 //! all orders depend on positions only: a row's result is the same alone, in any tile or chunk and in any batch.
 
 mod attend;
+mod blocks;
 mod cache;
 mod plan;
+mod queries;
 mod softmax;
 mod tile;
 

@@ -5,6 +5,7 @@
 use super::tile::{MAX_ROWS, Scores};
 use crate::isa::for_each_isa;
 use crate::lanes::{self, LANES, Lanes};
+use crate::vector::for_each_vector;
 
 /// What the softmax of a tile's rows has seen of a segment.
 #[derive(Debug, Clone)]
@@ -23,23 +24,20 @@ impl Running {
     };
 }
 
-for_each_isa! {
+for_each_vector! {
     /// Turns the scores of a block into exponentials relative to the new running maximum, and returns the factor by
     /// which that changed what was summed before. Row `m` sees the first `visible[m]` positions: the others get 0, and
     /// what their scores were has no influence.
-    pub(super) fn exponentials(scores: &mut [Scores], visible: &[usize], running: &mut Running) -> Lanes {
+    pub(super) fn exponentials<vector V>(scores: &mut [Scores], visible: &[usize], running: &mut Running) -> Lanes {
         let mut max = running.max;
         for ((scores, visible), max) in scores.iter_mut().zip(visible).zip(&mut max) {
             if let Some(hidden) = scores.get_mut(*visible..) {
                 hidden.fill(f32::NEG_INFINITY);
             }
             let (blocks, _) = scores.as_chunks::<LANES>();
-            let mut best = blocks[0];
-            for block in &blocks[1..] {
-                for j in 0..LANES {
-                    best[j] = larger(block[j], best[j]);
-                }
-            }
+            let (low, high) = (V::load(&blocks[0]).max(V::load(&blocks[1])), V::load(&blocks[2]).max(V::load(&blocks[3])));
+            let mut best = [0.0; LANES];
+            low.max(high).store(&mut best);
             let mut width = LANES / 2;
             while width > 0 {
                 for j in 0..width {
