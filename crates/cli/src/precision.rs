@@ -6,8 +6,8 @@ use deltamux_model::Precision;
 /// Precision of the base.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub struct PrecisionArgs {
-    /// Precision of the base in memory. q8 and q4 quantise it while it is loaded: half and a quarter of the bytes, and
-    /// activations in 8 bits.
+    /// Precision of the base in memory. q8 and q4 quantise it while it is loaded: half and a quarter of the bytes (q4
+    /// keeps embedding and head in 8 bits), and activations in 8 bits.
     #[arg(long, value_enum, value_name = "DTYPE", default_value_t = BaseDtype::Bf16)]
     base_dtype: BaseDtype,
     /// Precision of the activations that a bf16 base is multiplied with. bf16 rounds them, and is up to twice as fast on

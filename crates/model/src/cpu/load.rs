@@ -2,8 +2,9 @@
 
 use std::cell::Cell;
 
-use deltamux_kernels::{Bits, PackedMatrix, Threads};
+use deltamux_kernels::{Bits, PackedMatrix, Threads, packed};
 
+use crate::layout::{EMBEDDING, HEAD};
 use crate::{Checkpoint, CheckpointError, DType, Precision, TensorView};
 
 /// How a checkpoint is loaded.
@@ -81,14 +82,13 @@ impl<'a> Loader<'a> {
     ) -> Result<PackedMatrix, CheckpointError> {
         let threads = self.threads;
         let row = |o: usize, row: &mut [f32]| tensor.read_row(o, row);
-        match (self.options.precision, tensor.dtype) {
-            (Precision::Stored, DType::Bf16) => {
-                Ok(PackedMatrix::from_bf16_bytes(tensor.bytes, outputs, inputs, threads))
-            }
-            (Precision::Stored, DType::F16 | DType::F32) => {
-                Ok(PackedMatrix::from_f32_rows(outputs, inputs, threads, row))
-            }
-            (Precision::Bf16Activations, DType::Bf16) => {
+        let quantised = |bits| PackedMatrix::quantised(bits, outputs, inputs, threads, row);
+        Ok(match packed_precision(self.options.precision, name, tensor.dtype) {
+            packed::Precision::Bf16 => PackedMatrix::from_bf16_bytes(tensor.bytes, outputs, inputs, threads),
+            packed::Precision::F32 => PackedMatrix::from_f32_rows(outputs, inputs, threads, row),
+            packed::Precision::Q8 => quantised(Bits::Eight),
+            packed::Precision::Q4 => quantised(Bits::Four),
+            packed::Precision::Bf16Activations if tensor.dtype == DType::Bf16 => {
                 let matrix = PackedMatrix::from_bf16_bytes(tensor.bytes, outputs, inputs, threads);
                 matrix.with_bf16_activations().ok_or_else(|| {
                     CheckpointError::Precision(
@@ -96,19 +96,30 @@ impl<'a> Loader<'a> {
                          does not; use f32 activations"
                             .to_owned(),
                     )
-                })
+                })?
             }
-            (Precision::Bf16Activations, dtype) => Err(CheckpointError::Precision(format!(
-                "activations in bf16 need weights in BF16, but tensor {name} is {}; use f32 activations",
-                dtype.name()
-            ))),
-            (Precision::Q8, _) => Ok(PackedMatrix::quantised(Bits::Eight, outputs, inputs, threads, row)),
-            (Precision::Q4, _) => Ok(PackedMatrix::quantised(Bits::Four, outputs, inputs, threads, row)),
-        }
+            packed::Precision::Bf16Activations => {
+                return Err(CheckpointError::Precision(format!(
+                    "activations in bf16 need weights in BF16, but tensor {name} is {}; use f32 activations",
+                    tensor.dtype.name()
+                )));
+            }
+        })
     }
 
     fn read(&self, tensor: &TensorView<'_>) {
         self.done.set(self.done.get() + tensor.bytes.len() as u64);
         (self.options.progress)(self.done.get(), self.total);
+    }
+}
+
+/// How a matrix is kept.
+pub(super) fn packed_precision(precision: Precision, name: &str, stored: DType) -> packed::Precision {
+    match (precision, stored) {
+        (Precision::Stored, DType::Bf16) => packed::Precision::Bf16,
+        (Precision::Bf16Activations, _) => packed::Precision::Bf16Activations,
+        (Precision::Stored, DType::F16 | DType::F32) => packed::Precision::F32,
+        (Precision::Q4, _) if name != EMBEDDING && name != HEAD => packed::Precision::Q4,
+        (Precision::Q8 | Precision::Q4, _) => packed::Precision::Q8,
     }
 }

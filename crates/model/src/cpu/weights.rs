@@ -1,11 +1,11 @@
 //! Weights of a checkpoint, packed for the kernels.
 
-use deltamux_kernels::{PackedMatrix, Threads, packed};
+use deltamux_kernels::{PackedMatrix, Threads};
 
 use crate::linear::{LinearId, LinearKind};
-use crate::{Checkpoint, CheckpointError, DType, Precision, layout};
+use crate::{Checkpoint, CheckpointError, Precision, layout};
 
-use super::load::{LoadOptions, Loader};
+use super::load::{LoadOptions, Loader, packed_precision};
 
 /// All weights of a model.
 #[derive(Debug)]
@@ -123,12 +123,7 @@ pub(super) fn resident_bytes(checkpoint: &Checkpoint, precision: Precision) -> u
         let &[outputs, inputs] = shape.as_slice() else {
             return None;
         };
-        let kept = match (precision, checkpoint.tensor(&name)?.dtype) {
-            (Precision::Stored | Precision::Bf16Activations, DType::Bf16) => packed::Precision::Bf16,
-            (Precision::Stored | Precision::Bf16Activations, _) => packed::Precision::F32,
-            (Precision::Q8, _) => packed::Precision::Q8,
-            (Precision::Q4, _) => packed::Precision::Q4,
-        };
+        let kept = packed_precision(precision, &name, checkpoint.tensor(&name)?.dtype);
         Some(kept.packed_bytes(outputs, inputs) as u64)
     });
     matrices.sum()
