@@ -55,15 +55,12 @@ impl std::fmt::Debug for Bytes {
     }
 }
 
-/// One cache line.
-#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
-#[repr(C, align(64))]
-struct Line([u8; ALIGNMENT]);
-
 /// Owned bytes that start on a cache line, zero at first.
-#[derive(Clone)]
 pub struct AlignedBytes {
-    lines: Vec<Line>,
+    /// As the allocator gave it. Asked for an alignment it would zero the memory itself, and so touch every page before
+    /// huge ones can be asked for.
+    memory: Vec<u8>,
+    start: usize,
     len: usize,
 }
 
@@ -71,9 +68,18 @@ impl AlignedBytes {
     /// `len` zero bytes; in huge pages where the system has them, since reading a gigabyte in pages of 4 KiB is a tenth
     /// slower.
     pub fn zeroed(len: usize) -> Self {
-        let mut lines: Vec<Line> = bytemuck::allocation::zeroed_vec(len.div_ceil(ALIGNMENT));
-        advise_huge_pages(bytemuck::cast_slice_mut(&mut lines));
-        Self { lines, len }
+        let mut memory = vec![0; len + ALIGNMENT - 1];
+        let start = memory.as_ptr().align_offset(ALIGNMENT);
+        advise_huge_pages(&mut memory[start..start + len]);
+        Self { memory, start, len }
+    }
+}
+
+impl Clone for AlignedBytes {
+    fn clone(&self) -> Self {
+        let mut copy = Self::zeroed(self.len);
+        copy.copy_from_slice(self);
+        copy
     }
 }
 
@@ -105,13 +111,13 @@ impl AsRef<[u8]> for AlignedBytes {
 impl std::ops::Deref for AlignedBytes {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        &bytemuck::cast_slice(&self.lines)[..self.len]
+        &self.memory[self.start..self.start + self.len]
     }
 }
 
 impl std::ops::DerefMut for AlignedBytes {
     fn deref_mut(&mut self) -> &mut [u8] {
-        &mut bytemuck::cast_slice_mut(&mut self.lines)[..self.len]
+        &mut self.memory[self.start..self.start + self.len]
     }
 }
 
@@ -132,6 +138,8 @@ mod tests {
             assert_eq!(bytes.as_ptr() as usize % ALIGNMENT, 0);
             assert_eq!(&*bytes, vec![0; len]);
             bytes.fill(7);
+            assert_eq!(bytes.clone().as_ptr() as usize % ALIGNMENT, 0);
+            assert_eq!(&*bytes.clone(), vec![7; len]);
             assert_eq!(&*Bytes::from(bytes), vec![7; len]);
         }
     }
