@@ -226,11 +226,6 @@ impl PackedMatrix {
         self.packed().len()
     }
 
-    /// Panels, the last one perhaps partly filled.
-    pub(super) fn panels(&self) -> usize {
-        self.outputs.div_ceil(PANEL)
-    }
-
     /// `y[m] = W x[m]`; `x` is `[rows, inputs]`, `y` `[rows, outputs]`.
     ///
     /// # Panics
@@ -257,8 +252,8 @@ impl PackedMatrix {
             Weights::Bf16(data) | Weights::Bf16Activations(data) => {
                 let panel = &bytemuck::cast_slice::<u8, Bf16Pair>(data)[first..first + pairs];
                 for (out, pair) in out.zip(panel) {
-                    let wide = [pair[column] << 16, pair[column] & 0xffff_0000];
-                    for (out, wide) in out.iter_mut().zip(wide) {
+                    let word = pair.as_flattened()[column];
+                    for (out, wide) in out.iter_mut().zip([word << 16, word & 0xffff_0000]) {
                         *out = f32::from_bits(wide);
                     }
                 }
@@ -267,7 +262,7 @@ impl PackedMatrix {
                 let panel = &bytemuck::cast_slice::<u8, F32Pair>(data)[first..first + pairs];
                 for (out, pair) in out.zip(panel) {
                     for (out, wide) in out.iter_mut().zip(pair) {
-                        *out = wide[column];
+                        *out = wide.as_flattened()[column];
                     }
                 }
             }

@@ -1,7 +1,7 @@
 //! Weight matrices packed in panels of output columns.
 //!
 //! A panel holds [`PANEL`] consecutive output columns, two inputs of each column side by side: what one broadcast of an
-//! activation multiplies lies in one or two vectors. A product keeps one accumulator for each output element and adds
+//! activation multiplies lies in two vectors, and one row reads the weights from end to end. A product keeps one accumulator for each output element and adds
 //! the inputs in order, so the result depends neither on how many rows or panels are computed together, nor on where
 //! the inputs are cut into blocks that fit a cache.
 
@@ -16,7 +16,7 @@ pub use product::{Product, multiply};
 use crate::lanes::LANES;
 
 /// Output columns of a panel.
-pub const PANEL: usize = LANES;
+pub const PANEL: usize = 2 * LANES;
 
 #[cfg(test)]
 mod tests {

@@ -3,18 +3,17 @@
 use std::cell::Cell;
 
 use super::matrix::Weights;
-use super::rows::{MAX_ROWS, RowTile, RowTiles};
+use super::rows::{RowTile, RowTiles};
 use super::tile::{Accumulators, TileKernel, bf16_dot_tile, bf16_tile, f32_tile};
 use super::{PANEL, PackedMatrix};
 use crate::Threads;
 use crate::isa::registers;
-use crate::lanes::LANES;
-use crate::quantised::QuantisedRows;
+use crate::quantised::{self, QuantisedRows};
 use crate::scratch::Element;
 use crate::threads::DisjointRows;
 
-/// Panels that one task computes.
-const TASK_PANELS: usize = 4;
+/// Output columns that one task computes.
+const TASK_COLUMNS: usize = 64;
 
 /// Pairs of inputs of a block: two panels of it and a tile's activations stay in the second-level cache. Shorter blocks,
 /// which would stay in the first, measured 5 % slower: the sums are stored and loaded once a block.
@@ -79,7 +78,11 @@ pub fn multiply(products: &[Product<'_>], x: &[f32], rows: usize, y: &mut [f32],
     let y = DisjointRows::new(y, stride);
     let tasks: Vec<(&Product<'_>, usize)> = products
         .iter()
-        .flat_map(|p| (0..p.matrix.panels()).step_by(TASK_PANELS).map(move |panel| (p, panel)))
+        .flat_map(|p| {
+            (0..p.matrix.outputs())
+                .step_by(TASK_COLUMNS)
+                .map(move |first| (p, first))
+        })
         .collect();
     let outputs: usize = products.iter().map(|p| p.matrix.outputs()).sum();
     threads.for_each(tasks.len(), rows * inputs * outputs, |task| {
@@ -90,9 +93,10 @@ pub fn multiply(products: &[Product<'_>], x: &[f32], rows: usize, y: &mut [f32],
             (Weights::F32(w), Some(x), ..) => panels(product, w, first, x, 2, &y, f32_tile),
             (Weights::Bf16Activations(w), _, Some(x), _) => panels(product, w, first, x, 1, &y, bf16_dot_tile),
             (Weights::Quantised(matrix), .., Some(x)) => {
-                let last = (first + TASK_PANELS).min(product.matrix.panels());
+                let last = (first + TASK_COLUMNS).min(matrix.outputs());
+                let panels = first / quantised::PANEL..last.div_ceil(quantised::PANEL);
                 // SAFETY: tasks own different columns of y.
-                unsafe { matrix.columns(first..last, x, 0..rows, &y, column) };
+                unsafe { matrix.columns(panels, x, 0..rows, &y, column) };
             }
             _ => unreachable!("the activations were laid out for every matrix"),
         }
@@ -107,7 +111,8 @@ thread_local! {
     static BYTES: Cell<QuantisedRows> = Cell::default();
 }
 
-/// Computes up to [`TASK_PANELS`] panels for all rows; `elements` of the activations make a pair of inputs.
+/// Computes up to [`TASK_COLUMNS`] outputs from `first` on for all rows; `elements` of the activations make a pair of
+/// inputs.
 #[allow(clippy::too_many_arguments)]
 fn panels<P: bytemuck::AnyBitPattern, E: Element>(
     product: &Product<'_>,
@@ -118,35 +123,31 @@ fn panels<P: bytemuck::AnyBitPattern, E: Element>(
     y: &DisjointRows<'_>,
     kernel: TileKernel<P, E>,
 ) {
-    let matrix = product.matrix;
-    let last = (first + TASK_PANELS).min(matrix.panels());
-    let pairs = matrix.inputs().div_ceil(2);
+    let (outputs, pairs) = (product.matrix.outputs(), product.matrix.inputs().div_ceil(2));
+    let last = (first + TASK_COLUMNS).min(outputs);
     let weights: &[P] = bytemuck::cast_slice(weights);
-    let panel = |panel: usize, from: usize, to: usize| match panel < last {
-        true => &weights[panel * pairs + from..panel * pairs + to],
-        false => &[],
-    };
-    let mut sums: Accumulators = [[[0.0; LANES]; 2]; MAX_ROWS];
+    let mut sums: Accumulators = bytemuck::Zeroable::zeroed();
     for block in row_blocks(tiles.tiles()) {
         for from in (0..pairs).step_by(BLOCK_PAIRS) {
             let to = (from + BLOCK_PAIRS).min(pairs);
-            for two in (first..last).step_by(2) {
-                let weights = [panel(two, from, to), panel(two + 1, from, to)];
-                let columns = (matrix.outputs() - two * PANEL).min(2 * PANEL);
+            for column in (first..last).step_by(PANEL) {
+                let start = column / PANEL * pairs;
+                let panel = &weights[start + from..start + to];
+                let columns = (outputs - column).min(PANEL);
                 for tile in block {
                     for (m, sums) in sums[..tile.rows].iter_mut().enumerate() {
                         // SAFETY: tasks own different columns of y, and this one holds one row's part at a time.
-                        let y = unsafe { y.part(tile.first + m, product.column + two * PANEL, columns) };
+                        let y = unsafe { y.part(tile.first + m, product.column + column, columns) };
                         match from {
-                            0 => *sums = [[0.0; LANES]; 2],
+                            0 => *sums = bytemuck::Zeroable::zeroed(),
                             _ => copy(y, sums.as_flattened_mut()),
                         }
                     }
                     let x = tiles.elements(*tile, from * elements, to * elements);
-                    kernel(weights, x, tile.rows, &mut sums);
+                    kernel(panel, x, tile.rows, &mut sums);
                     for (m, sums) in sums[..tile.rows].iter().enumerate() {
                         // SAFETY: as above.
-                        let y = unsafe { y.part(tile.first + m, product.column + two * PANEL, columns) };
+                        let y = unsafe { y.part(tile.first + m, product.column + column, columns) };
                         copy(sums.as_flattened(), y);
                     }
                 }
@@ -155,10 +156,10 @@ fn panels<P: bytemuck::AnyBitPattern, E: Element>(
     }
 }
 
-/// Copies as many elements as the shorter one has; most often two panels, known to the compiler.
+/// Copies as many elements as the shorter one has; most often a panel, known to the compiler.
 #[inline]
 fn copy(from: &[f32], to: &mut [f32]) {
-    match (from.as_array::<{ 2 * PANEL }>(), to.as_mut_array::<{ 2 * PANEL }>()) {
+    match (from.as_array::<PANEL>(), to.as_mut_array::<PANEL>()) {
         (Some(from), Some(to)) => *to = *from,
         _ => to.iter_mut().zip(from).for_each(|(to, from)| *to = *from),
     }

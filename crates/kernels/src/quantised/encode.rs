@@ -3,7 +3,7 @@
 use super::layout::{BLOCK, Bits, GROUP, MIDDLE, SCALE_BYTES};
 use crate::isa::for_each_isa;
 use crate::lanes::{self, LANES};
-use crate::packed::PANEL;
+use crate::quantised::layout::PANEL;
 
 /// Writes one output's weights, padded with zeros to whole blocks, to column `column` of a zeroed panel.
 pub(super) fn encode(bits: Bits, weights: &[f32], column: usize, panel: &mut [u8]) {

@@ -1,9 +1,12 @@
 //! Where the parts of a packed panel lie.
 
-use crate::packed::PANEL;
+use crate::lanes::LANES;
 
 /// Consecutive inputs that share a scale.
 pub const GROUP: usize = 32;
+
+/// Output columns of a panel.
+pub(crate) const PANEL: usize = LANES;
 
 /// Inputs of a block: two groups.
 pub(super) const BLOCK: usize = 2 * GROUP;

@@ -7,7 +7,7 @@ use super::layout::{BLOCK, Bits, GROUP, SCALE_BYTES};
 use super::rows::{QuantisedRows, ROW_GROUP};
 use super::tile::{Kernel, scale, weight, zero};
 use crate::lanes::{LANES, Lanes};
-use crate::packed::PANEL;
+use crate::quantised::layout::PANEL;
 use crate::threads::DisjointRows;
 use crate::{AlignedBytes, Bytes, Threads};
 

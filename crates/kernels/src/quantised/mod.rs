@@ -38,6 +38,7 @@ mod matrix;
 mod rows;
 mod tile;
 
+pub(crate) use layout::PANEL;
 pub use layout::{Bits, GROUP};
 pub use matrix::QuantisedMatrix;
 pub use rows::QuantisedRows;

@@ -5,7 +5,7 @@ use std::array::from_fn;
 use super::super::layout::{BLOCK, Bits, GROUP, MIDDLE, SCALE_BYTES};
 use super::super::rows::RowGroup;
 use crate::lanes::Lanes;
-use crate::packed::PANEL;
+use crate::quantised::layout::PANEL;
 
 /// See [`Kernel::accumulate`](super::Kernel::accumulate).
 pub(super) fn accumulate(bits: Bits, blocks: &[u8], x: RowGroup<'_>, acc: &mut [Lanes]) {

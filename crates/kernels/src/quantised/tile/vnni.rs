@@ -6,7 +6,7 @@ use super::super::layout::{BLOCK, Bits, CHUNK, GROUP, SCALE_BYTES};
 use super::super::rows::RowGroup;
 use super::Ahead;
 use crate::lanes::Lanes;
-use crate::packed::PANEL;
+use crate::quantised::layout::PANEL;
 
 /// See [`Kernel::accumulate`](super::Kernel::accumulate).
 ///
