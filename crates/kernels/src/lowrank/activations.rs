@@ -12,6 +12,12 @@ use std::sync::Mutex;
 /// The largest magnitude of a quantised value, `127 · 256 + 127`: its high byte is still an i8.
 pub(super) const LARGEST: f32 = 32_639.0;
 
+/// Values up to here become zeros: a reciprocal would overflow.
+pub(super) const SMALLEST: f32 = 1e-30;
+
+/// 1.5 · 2²³: added to a number it leaves the nearest integer in the low bits of the mantissa.
+pub(super) const SHIFT: f32 = 12_582_912.0;
+
 /// Groups whose sums are reduced together, one in each lane.
 pub(super) const CHUNK: usize = 8;
 
@@ -106,20 +112,22 @@ for_each_isa! {
     fn quantise_row(x: &[f32], values: &mut [InputGroup], sums: &mut [[i32; CHUNK]], scales: &mut [[f32; CHUNK]]) {
         sums.fill([0; CHUNK]);
         scales.fill([0.0; CHUNK]);
-        for (g, (x, values)) in x.chunks(GROUP).zip(values).enumerate() {
-            let mut padded = [0.0; GROUP];
-            padded[..x.len()].copy_from_slice(x);
+        let (whole, rest) = x.as_chunks::<GROUP>();
+        let mut padded = [0.0; GROUP];
+        padded[..rest.len()].copy_from_slice(rest);
+        for (g, values) in values.iter_mut().enumerate() {
+            let x = whole.get(g).unwrap_or(&padded);
             let mut largest = 0;
-            for value in &padded {
-                largest = largest.max(magnitude(*value));
+            for x in x {
+                largest = magnitude(*x).max(largest);
             }
             let (scale, inverse) = scale(f32::from_bits(largest));
             let mut sum = 0i32;
-            for (i, value) in padded.iter().enumerate() {
-                let integer = round(value * inverse);
-                let low = integer as i8;
-                values.low[i] = low;
-                values.high[i] = (integer.wrapping_sub(i32::from(low)) >> 8) as i8;
+            for (i, x) in x.iter().enumerate() {
+                let integer = round(x * inverse);
+                values.low[i] = integer as i8;
+                // Rounded to the nearest multiple of 256, which leaves a signed low byte.
+                values.high[i] = (integer.wrapping_add(128) >> 8) as i8;
                 sum = sum.wrapping_add(integer);
             }
             sums[g / CHUNK][g % CHUNK] = sum;
@@ -136,10 +144,9 @@ pub(super) fn magnitude(x: f32) -> u32 {
 
 /// What an integer is worth, and integers per unit, for values up to `largest`.
 ///
-/// Values too small for a reciprocal become zeros. If one is infinite or NaN the scale is too, and with it every result.
+/// If one is infinite or NaN the scale is too, and with it every result.
 #[inline(always)]
 pub(super) fn scale(largest: f32) -> (f32, f32) {
-    const SMALLEST: f32 = 1e-30;
     let inverse = if largest > SMALLEST { LARGEST / largest } else { 0.0 };
     (largest * (1.0 / LARGEST), inverse)
 }
@@ -147,8 +154,6 @@ pub(super) fn scale(largest: f32) -> (f32, f32) {
 /// The nearest integer, ties to even, for magnitudes below 2²²; every bit pattern gives some integer.
 #[inline(always)]
 pub(super) fn round(x: f32) -> i32 {
-    // Adding 1.5 · 2²³ leaves the integer in the low bits of the mantissa.
-    const SHIFT: f32 = 12_582_912.0;
     (x + SHIFT).to_bits().wrapping_sub(SHIFT.to_bits()) as i32
 }
 

@@ -1,12 +1,14 @@
 //! The instructions that the integer kernels run on, and the choice among them.
 
-use super::activations::InputRow;
-use super::coefficients::Coefficients;
+use super::activations::{CHUNK, InputRow};
+use super::coefficients::{BLOCK, Coefficients};
 use super::factor::Factor;
 use super::portable;
+use super::tile::{Ahead, Tile};
 #[cfg(target_arch = "x86_64")]
 use super::{avx2, vnni};
 use crate::isa::{self, Isa};
+use crate::lowbit::GROUP;
 use std::ops::Range;
 
 /// Instructions with a version of every integer kernel. All give the same bits.
@@ -80,20 +82,62 @@ impl Arithmetic {
         }
     }
 
-    /// `y += Σ coefficient · weight` over the coefficients' ranks, for the outputs of their group `lane`; `y` is as
-    /// long as the group.
+    /// Fills `tile` with these ranks and groups of `u`, for [`Self::mix`].
     ///
     /// # Panics
-    /// If the rows hold f16, the coefficients are of other ranks or groups than `u` has, or `y` has another length.
-    pub(super) fn mix(self, u: &Factor<'_>, coefficients: &Coefficients, lane: usize, y: &mut [f32]) {
+    /// If the rows hold f16, `u` lacks a rank or group, or they are more than a tile holds.
+    pub(super) fn fill(self, tile: &mut Tile, u: &Factor<'_>, ranks: Range<usize>, groups: Range<usize>) {
+        assert!(ranks.end <= u.ranks() && groups.end <= u.groups());
+        assert!(ranks.len() <= BLOCK && groups.len() <= CHUNK);
+        match self {
+            // Reads the rows themselves.
+            Self::Portable => {}
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => by_bits!(u, avx2::fill(tile, u, ranks, groups)),
+            #[cfg(target_arch = "x86_64")]
+            Self::Vnni => by_bits!(u, vnni::fill(tile, u, ranks, groups)),
+        }
+    }
+
+    /// Whether [`Self::mix`] needs a tile for `rows` rows.
+    pub(super) fn needs_tile(self, u: &Factor<'_>, rows: usize) -> bool {
+        match self {
+            Self::Portable => false,
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => true,
+            // A multiple of 1 KB brings the rows of a block to the same few sets of the first-level cache.
+            #[cfg(target_arch = "x86_64")]
+            Self::Vnni => rows > 1 || u.stride().is_multiple_of(1024) || !u.len().is_multiple_of(GROUP),
+        }
+    }
+
+    /// `y += Σ coefficient · weight` over the coefficients' ranks, for the outputs of their group `lane`. `tile`, if
+    /// needed, was filled with those ranks and groups of `u`; `y` is as long as the group. Rows that will be needed
+    /// next are brought near.
+    ///
+    /// # Panics
+    /// If the rows hold f16, the coefficients are of other ranks or groups than `u` has, a needed tile is missing, or
+    /// `y` has another length.
+    pub(super) fn mix(
+        self,
+        u: &Factor<'_>,
+        tile: Option<&Tile>,
+        coefficients: &Coefficients,
+        lane: usize,
+        ahead: Ahead,
+        y: &mut [f32],
+    ) {
         let group = coefficients.first_group() + lane;
         assert!(coefficients.ranks().end <= u.ranks() && group < u.groups() && y.len() == u.group_len(group));
         match self {
             Self::Portable => portable::mix(u, coefficients, lane, y),
             #[cfg(target_arch = "x86_64")]
-            Self::Avx2 => by_bits!(u, avx2::mix(u, coefficients, lane, y)),
+            Self::Avx2 => {
+                let tile = tile.expect("a tile");
+                by_bits!(u, avx2::mix(tile, coefficients, lane, ahead, y))
+            }
             #[cfg(target_arch = "x86_64")]
-            Self::Vnni => by_bits!(u, vnni::mix(u, coefficients, lane, y)),
+            Self::Vnni => by_bits!(u, vnni::mix(u, tile, coefficients, lane, ahead, y)),
         }
     }
 }

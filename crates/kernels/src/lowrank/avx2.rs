@@ -4,9 +4,10 @@
 //! 16 bits over a group. U lays the packed words of two ranks side by side, so that a shift and a mask leave both
 //! ranks' codes of one output as the two halves of `madd`.
 
-use super::activations::{CHUNK, InputGroup, InputRow};
-use super::coefficients::{BLOCK, Coefficients};
+use super::activations::{CHUNK, InputGroup, InputRow, LARGEST, SHIFT, SMALLEST};
+use super::coefficients::{BLOCK, Coefficients, first};
 use super::factor::Factor;
+use super::tile::{Ahead, Tile};
 use crate::lowbit::{GROUP, unpack_group};
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -34,7 +35,7 @@ pub(super) unsafe fn dots<const BITS: usize>(v: &Factor<'_>, ranks: Range<usize>
                 parts[whole - first] = unsafe { group_sum::<8>(tail.as_ptr(), &x.values[whole]) };
             }
             sums.add(
-                parts,
+                sum_each(parts),
                 v.scales(rank, first),
                 v.zeros(rank, first),
                 v.groups() - first,
@@ -220,13 +221,13 @@ impl DotSums {
         Self(_mm256_setzero_ps())
     }
 
-    /// Adds a chunk of `groups` groups, or 8 if there are more. `parts` are the groups' `Σ code · value`, `scales` and
+    /// Adds a chunk of `groups` groups, or 8 if there are more. `parts` has the groups' `Σ code · value`, `scales` and
     /// `zeros` those of V, `sums` and `x_scales` those of x.
     #[inline]
     #[target_feature(enable = "avx2,fma")]
     pub(super) fn add(
         &mut self,
-        parts: [__m256i; CHUNK],
+        parts: __m256i,
         scales: &[f32],
         zeros: &[u8],
         groups: usize,
@@ -256,7 +257,7 @@ impl DotSums {
             unsafe { _mm256_maskload_ps(scales[..groups].as_ptr(), present) }
         };
         let zeros = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(zeros as i64));
-        let integers = _mm256_sub_epi32(sum_each(parts), _mm256_mullo_epi32(zeros, sums));
+        let integers = _mm256_sub_epi32(parts, _mm256_mullo_epi32(zeros, sums));
         self.0 = _mm256_fmadd_ps(_mm256_cvtepi32_ps(integers), _mm256_mul_ps(scales, x_scales), self.0);
     }
 
@@ -273,7 +274,7 @@ impl DotSums {
 /// Lane `j` of the result is the sum of the lanes of `parts[j]`.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn sum_each(parts: [__m256i; 8]) -> __m256i {
+pub(super) fn sum_each(parts: [__m256i; 8]) -> __m256i {
     let two = |a, b| _mm256_add_epi32(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
     let four = |a, b| _mm256_add_epi32(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
     let [a, b, c, d, e, f, g, h] = parts;
@@ -285,140 +286,231 @@ fn sum_each(parts: [__m256i; 8]) -> __m256i {
     )
 }
 
+/// Coefficients of the ranks whose `s ⊙ (V x)` is `h`, with the integers of 2 or 4 ranks together.
+///
+/// # Safety
+/// The machine has AVX2; `u` has codes, these ranks and groups.
+#[target_feature(enable = "avx2")]
+pub(super) unsafe fn quantise<const TOGETHER: usize>(to: &mut Coefficients, u: &Factor<'_>, h: &[f32], ahead: Ahead) {
+    // SAFETY: an array of as many values as a vector has lanes.
+    let float = |values: &[f32; CHUNK]| unsafe { _mm256_loadu_ps(values.as_ptr()) };
+    // SAFETY: as above.
+    let store = |to: &mut [i32; CHUNK], lanes| unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), lanes) };
+    let absolute = _mm256_set1_epi32(0x7fff_ffff);
+    let mut values = [_mm256_setzero_ps(); BLOCK];
+    let mut largest = _mm256_setzero_si256();
+    for (i, h) in h.iter().enumerate() {
+        ahead.scales(i);
+        // Lanes beyond the row may hold anything: no lane reads another.
+        values[i] = _mm256_mul_ps(
+            float(&first(u.scales(to.first_rank + i, to.first_group))),
+            _mm256_set1_ps(*h),
+        );
+        largest = _mm256_max_epu32(largest, _mm256_and_si256(_mm256_castps_si256(values[i]), absolute));
+    }
+    let largest = _mm256_castsi256_ps(largest);
+    let whole = _mm256_cmp_ps::<_CMP_GT_OQ>(largest, _mm256_set1_ps(SMALLEST));
+    let inverse = _mm256_and_ps(whole, _mm256_div_ps(_mm256_set1_ps(LARGEST), largest));
+    let scale = _mm256_mul_ps(largest, _mm256_set1_ps(1.0 / LARGEST));
+    // SAFETY: as above.
+    unsafe { _mm256_storeu_ps(to.scales.as_mut_ptr(), scale) };
+    let shift = _mm256_set1_ps(SHIFT);
+    let mut zeros = _mm256_setzero_si256();
+    for start in (0..h.len()).step_by(TOGETHER) {
+        let mut integers = [_mm256_setzero_si256(); TOGETHER];
+        for (i, integer) in integers.iter_mut().enumerate().take(h.len() - start) {
+            let rounded = _mm256_add_ps(_mm256_mul_ps(values[start + i], inverse), shift);
+            *integer = _mm256_sub_epi32(_mm256_castps_si256(rounded), _mm256_castps_si256(shift));
+            let points = first(u.zeros(to.first_rank + start + i, to.first_group));
+            let points = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(i64::from_le_bytes(points)));
+            // Integers fit in the low words.
+            zeros = _mm256_add_epi32(zeros, _mm256_madd_epi16(*integer, points));
+        }
+        let words = |low: usize, high: usize| {
+            _mm256_blend_epi16::<0b1010_1010>(integers[low], _mm256_slli_epi32::<16>(integers[high]))
+        };
+        if TOGETHER == 2 {
+            store(&mut to.integers.pairs[start / 2], words(0, 1));
+        } else {
+            let (even, odd) = (words(0, TOGETHER - 2), words(1, TOGETHER - 1));
+            let low_bytes = _mm256_set1_epi16(0xff);
+            let low = _mm256_or_si256(_mm256_and_si256(even, low_bytes), _mm256_slli_epi16::<8>(odd));
+            // Rounded to the nearest multiple of 256, which leaves a signed low byte.
+            let half = _mm256_set1_epi16(128);
+            let (even, odd) = (_mm256_add_epi16(even, half), _mm256_add_epi16(odd, half));
+            let high = _mm256_or_si256(_mm256_srli_epi16::<8>(even), _mm256_andnot_si256(low_bytes, odd));
+            let [to_high, to_low] = &mut to.integers.quads[start / 4];
+            store(to_high, high);
+            store(to_low, low);
+        }
+    }
+    store(&mut to.zeros, zeros);
+}
+
+/// Fills a tile: the packed words of two ranks side by side, pair after pair within a group.
+///
+/// # Safety
+/// The machine has AVX2; `u` has codes of `BITS` bits, these ranks and groups, and the tile has room for them.
+#[target_feature(enable = "avx2")]
+pub(super) unsafe fn fill<const BITS: usize>(
+    tile: &mut Tile,
+    u: &Factor<'_>,
+    ranks: Range<usize>,
+    groups: Range<usize>,
+) {
+    for pair in 0..ranks.len().div_ceil(2) {
+        // An odd last rank is paired with itself; the coefficient of the second is 0.
+        let rows = [0, 1].map(|i| (ranks.start + 2 * pair + i).min(ranks.end - 1));
+        let codes = rows.map(|rank| u.codes_from(rank, groups.start).as_ptr());
+        for (lane, group) in groups.clone().enumerate() {
+            let to = tile.group_mut::<BITS>(lane);
+            if u.group_len(group) == GROUP {
+                // SAFETY: the group is whole in each row, and a group of the tile has room for 16 pairs.
+                unsafe { interleave::<BITS>(codes.map(|codes| codes.add(lane * 16 * BITS)), to.add(pair * 32 * BITS)) };
+            } else {
+                let codes = rows.map(|rank| unpack_tail::<BITS>(u.group(rank, group)));
+                // SAFETY: as above, with codes of 8 bits; a row's last group is the tile's last too.
+                unsafe { interleave::<8>(codes.each_ref().map(|codes| codes.as_ptr()), to.add(pair * 32 * 8)) };
+            }
+        }
+    }
+}
+
+/// Brings the packed words of two ranks side by side.
+///
+/// # Safety
+/// 16 · `BITS` bytes are readable at each row, and 32 · `BITS` writable at `to`.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn interleave<const BITS: usize>(rows: [*const u8; 2], to: *mut u8) {
+    for i in 0..BITS / 2 {
+        // SAFETY: 32 bytes of each row, and 64 of the tile.
+        unsafe {
+            let [a, b] = rows.map(|row| _mm256_loadu_si256(row.add(32 * i).cast()));
+            let (low, high) = (_mm256_unpacklo_epi16(a, b), _mm256_unpackhi_epi16(a, b));
+            let to: *mut __m256i = to.add(64 * i).cast();
+            _mm256_store_si256(to, _mm256_permute2x128_si256::<0x20>(low, high));
+            _mm256_store_si256(to.add(1), _mm256_permute2x128_si256::<0x31>(low, high));
+        }
+    }
+    if BITS == 3 {
+        // SAFETY: 16 bytes of each row after the 2-bit plane, and 32 of the tile.
+        unsafe {
+            let [a, b] = rows.map(|row| _mm_loadu_si128(row.add(32).cast()));
+            let to: *mut __m128i = to.add(64).cast();
+            _mm_store_si128(to, _mm_unpacklo_epi16(a, b));
+            _mm_store_si128(to.add(1), _mm_unpackhi_epi16(a, b));
+        }
+    }
+}
+
 /// `y += Σ coefficient · weight` for the outputs of one group.
 ///
 /// # Safety
-/// The machine has AVX2 and FMA; `u` has codes of `BITS` bits, the coefficients' ranks and their group `lane`, and `y`
-/// is as long as that group.
+/// The machine has AVX2 and FMA; the tile holds the coefficients' ranks and groups.
 #[target_feature(enable = "avx2,fma")]
-pub(super) unsafe fn mix<const BITS: usize>(u: &Factor<'_>, coefficients: &Coefficients, lane: usize, y: &mut [f32]) {
-    let (ranks, group) = (coefficients.ranks(), coefficients.first_group() + lane);
+pub(super) unsafe fn mix<const BITS: usize>(
+    tile: &Tile,
+    coefficients: &Coefficients,
+    lane: usize,
+    ahead: Ahead,
+    y: &mut [f32],
+) {
+    let pairs = tile.group::<BITS>(lane);
     if let Ok(y) = y.try_into() {
-        let codes = u.codes_from(ranks.start, group).as_ptr();
-        // SAFETY: the group is whole, and so it is in each of the ranks' rows, which lie one stride apart.
-        unsafe { mix_group::<BITS>(codes, u.stride(), coefficients, lane, y) };
+        // SAFETY: the tile holds them.
+        unsafe { mix_group::<BITS>(pairs, coefficients, lane, ahead, y) };
     } else {
-        let mut codes = [[0; GROUP]; BLOCK];
-        for (codes, rank) in codes.iter_mut().zip(ranks) {
-            *codes = unpack_tail::<BITS>(u.group(rank, group));
-        }
         let mut padded = [0.0; GROUP];
         padded[..y.len()].copy_from_slice(y);
-        // SAFETY: one whole group of 8-bit codes for each rank.
-        unsafe { mix_group::<8>(codes.as_ptr().cast(), GROUP, coefficients, lane, &mut padded) };
+        // SAFETY: `fill` brings groups that are not whole to 8 bits.
+        unsafe { mix_group::<8>(pairs, coefficients, lane, ahead, &mut padded) };
         y.copy_from_slice(&padded[..y.len()]);
     }
 }
 
-/// [`mix`] for a whole group, whose codes in the coefficients' first rank are at `codes`.
+/// [`mix`] for a whole group.
 ///
 /// # Safety
-/// A group's bytes are readable at `codes` and at each of the other ranks' multiples of `stride` after it.
+/// At `pairs` are the coefficients' ranks, two by two, each pair 32 · `BITS` bytes.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 unsafe fn mix_group<const BITS: usize>(
-    codes: *const u8,
-    stride: usize,
+    pairs: *const u8,
     coefficients: &Coefficients,
     lane: usize,
+    ahead: Ahead,
     y: &mut [f32; GROUP],
 ) {
-    let ranks = coefficients.ranks().len();
     let planes = if BITS == 3 { 4 } else { 8 / BITS };
     // The distance between the outputs of neighbouring planes.
     let step = GROUP / planes;
     let zero = _mm256_set1_epi32(coefficients.zero(lane));
     let scale = _mm256_set1_ps(coefficients.scale(lane));
-    // 32 bytes of packed codes at a time, of them 2 × 8 at a time.
-    for block in 0..step / 32 {
-        for half in 0..2 {
-            let mut sums = [[_mm256_setzero_si256(); 2]; 4];
-            for pair in 0..ranks.div_ceil(2) {
-                // An odd last rank is paired with itself; the coefficient of the second is 0.
-                // SAFETY: both are ranks of the block.
-                let (a, b) = unsafe {
-                    (
-                        codes.add(2 * pair * stride),
-                        codes.add((2 * pair + 1).min(ranks - 1) * stride),
-                    )
-                };
-                let weights = _mm256_set1_epi32(coefficients.pair(pair, lane));
-                // SAFETY: 32 bytes of the plane, `block` counts them.
-                let (low_a, low_b) = unsafe {
-                    (
-                        _mm256_loadu_si256(a.add(32 * block).cast()),
-                        _mm256_loadu_si256(b.add(32 * block).cast()),
-                    )
-                };
-                let words = interleave(low_a, low_b, half);
-                let third = if BITS == 3 {
-                    // SAFETY: 16 bytes after the 2-bit plane.
-                    let (a, b) = unsafe {
-                        (
-                            _mm256_broadcastsi128_si256(_mm_loadu_si128(a.add(32).cast())),
-                            _mm256_broadcastsi128_si256(_mm_loadu_si128(b.add(32).cast())),
-                        )
-                    };
-                    // The upper half is for codes j + 16, whose bits are the odd ones.
-                    _mm256_srlv_epi32(interleave(a, b, half), _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1))
-                } else {
-                    _mm256_setzero_si256()
-                };
-                macro_rules! add_plane {
-                    ($plane:literal, $byte:literal, $shift:expr) => {
-                        let mut both = mask::<BITS>(_mm256_srli_epi16::<{ $shift }>(words));
-                        if BITS == 3 {
-                            let bit = if $shift == 0 {
-                                _mm256_slli_epi16::<2>(third)
-                            } else {
-                                _mm256_srli_epi16::<{ if $shift == 0 { 0 } else { $shift - 2 } }>(third)
-                            };
-                            both = _mm256_or_si256(both, _mm256_and_si256(bit, _mm256_set1_epi16(4)));
-                        }
-                        sums[$plane][$byte] = _mm256_add_epi32(sums[$plane][$byte], _mm256_madd_epi16(both, weights));
-                    };
-                }
-                add_plane!(0, 0, 0);
-                add_plane!(0, 1, 8);
-                if BITS == 4 {
-                    add_plane!(1, 0, 4);
-                    add_plane!(1, 1, 12);
-                } else if BITS < 4 {
-                    add_plane!(1, 0, 2);
-                    add_plane!(1, 1, 10);
-                    add_plane!(2, 0, 4);
-                    add_plane!(2, 1, 12);
-                    add_plane!(3, 0, 6);
-                    add_plane!(3, 1, 14);
-                }
+    // 16 bytes of each rank at a time: more sums than registers otherwise.
+    for part in 0..step / 16 {
+        let mut sums = [[_mm256_setzero_si256(); 2]; 4];
+        for (i, weights) in coefficients.pairs().iter().enumerate() {
+            if part == 0 {
+                ahead.codes(2 * i..2 * i + 2);
             }
-            for (plane, [even, odd]) in sums.into_iter().enumerate().take(planes) {
-                let (first, second) = (_mm256_unpacklo_epi32(even, odd), _mm256_unpackhi_epi32(even, odd));
-                let natural = [
-                    _mm256_permute2x128_si256::<0x20>(first, second),
-                    _mm256_permute2x128_si256::<0x31>(first, second),
-                ];
-                for (i, sum) in natural.into_iter().enumerate() {
-                    let y = &mut y[plane * step + 32 * block + 16 * i + 8 * half..][..8];
-                    // SAFETY: 8 values.
-                    unsafe {
-                        let sum = _mm256_cvtepi32_ps(_mm256_sub_epi32(sum, zero));
-                        _mm256_storeu_ps(y.as_mut_ptr(), _mm256_fmadd_ps(sum, scale, _mm256_loadu_ps(y.as_ptr())));
-                    }
+            // SAFETY: `part` counts the 32 bytes of a pair's (low) planes.
+            let words = unsafe { _mm256_load_si256(pairs.add(i * 32 * BITS + 32 * part).cast()) };
+            let weights = _mm256_set1_epi32(weights[lane]);
+            let third = if BITS == 3 {
+                // SAFETY: 32 bytes after the 2-bit planes.
+                let third = unsafe { _mm256_load_si256(pairs.add(i * 32 * BITS + 64).cast()) };
+                // Bit 2i of byte j belongs to code j + 32i, bit 2i + 1 to code j + 16 + 32i.
+                if part == 0 {
+                    third
+                } else {
+                    _mm256_srli_epi16::<1>(third)
                 }
+            } else {
+                _mm256_setzero_si256()
+            };
+            macro_rules! add_plane {
+                ($plane:literal, $odd:literal, $shift:literal) => {
+                    let mut codes = mask::<BITS>(_mm256_srli_epi16::<$shift>(words));
+                    if BITS == 3 {
+                        let bit = if $shift == 0 {
+                            _mm256_slli_epi16::<2>(third)
+                        } else {
+                            _mm256_srli_epi16::<{ if $shift == 0 { 0 } else { $shift - 2 } }>(third)
+                        };
+                        codes = _mm256_or_si256(codes, _mm256_and_si256(bit, _mm256_set1_epi16(4)));
+                    }
+                    let product = _mm256_madd_epi16(codes, weights);
+                    sums[$plane][$odd] = _mm256_add_epi32(sums[$plane][$odd], product);
+                };
+            }
+            add_plane!(0, 0, 0);
+            add_plane!(0, 1, 8);
+            if BITS == 4 {
+                add_plane!(1, 0, 4);
+                add_plane!(1, 1, 12);
+            } else if BITS < 4 {
+                add_plane!(1, 0, 2);
+                add_plane!(1, 1, 10);
+                add_plane!(2, 0, 4);
+                add_plane!(2, 1, 12);
+                add_plane!(3, 0, 6);
+                add_plane!(3, 1, 14);
             }
         }
-    }
-}
-
-/// Words of `a` and `b` side by side: in each half of the vector the lower four of both, or the upper.
-#[inline]
-#[target_feature(enable = "avx2")]
-fn interleave(a: __m256i, b: __m256i, half: usize) -> __m256i {
-    if half == 0 {
-        _mm256_unpacklo_epi16(a, b)
-    } else {
-        _mm256_unpackhi_epi16(a, b)
+        for (plane, [even, odd]) in sums.into_iter().enumerate().take(planes) {
+            let (low, high) = (_mm256_unpacklo_epi32(even, odd), _mm256_unpackhi_epi32(even, odd));
+            let in_order = [
+                _mm256_permute2x128_si256::<0x20>(low, high),
+                _mm256_permute2x128_si256::<0x31>(low, high),
+            ];
+            for (i, sum) in in_order.into_iter().enumerate() {
+                let y = &mut y[plane * step + 16 * part + 8 * i..][..8];
+                let sum = _mm256_cvtepi32_ps(_mm256_sub_epi32(sum, zero));
+                // SAFETY: 8 values.
+                unsafe { _mm256_storeu_ps(y.as_mut_ptr(), _mm256_fmadd_ps(sum, scale, _mm256_loadu_ps(y.as_ptr()))) };
+            }
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! One factor of a band: rows of packed codes with their scales and zero points.
 
 use super::Band;
+use super::tile::Ahead;
 use crate::isa::for_each_isa;
 use crate::lowbit::{GROUP, WIDTHS, groups, row_bytes, unpack_group};
 
@@ -82,6 +83,22 @@ impl<'a> Factor<'a> {
     #[cfg(target_arch = "x86_64")]
     pub(super) fn codes_from(&self, rank: usize, group: usize) -> &'a [u8] {
         &self.codes[rank * self.stride() + group * (GROUP * self.bits as usize / 8)..]
+    }
+
+    /// The rows from `rank` on at a group, which may lie outside of the factor.
+    #[inline(always)]
+    pub(super) fn ahead(&self, rank: usize, group: usize) -> Ahead {
+        let (offset, index) = (
+            rank * self.stride() + group * (GROUP * self.bits as usize / 8),
+            rank * self.groups() + group,
+        );
+        Ahead::new(
+            self.codes.as_ptr().wrapping_add(offset),
+            self.scales.as_ptr().wrapping_add(index),
+            self.zeros.as_ptr().wrapping_add(index),
+            self.stride(),
+            self.groups(),
+        )
     }
 
     /// Codes of one group of a row.

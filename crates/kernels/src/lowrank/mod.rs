@@ -26,6 +26,7 @@ mod terms;
 mod testing;
 #[cfg(test)]
 mod tests;
+mod tile;
 #[cfg(target_arch = "x86_64")]
 mod vnni;
 

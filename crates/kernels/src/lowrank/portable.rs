@@ -1,7 +1,7 @@
 //! The integer kernels in plain Rust: the definition that the other versions are compared with.
 
-use super::activations::{CHUNK, InputRow};
-use super::coefficients::Coefficients;
+use super::activations::{CHUNK, InputRow, magnitude, round, scale};
+use super::coefficients::{BLOCK, Coefficients, first};
 use super::factor::Factor;
 use crate::lowbit::{GROUP, unpack_group};
 use std::ops::Range;
@@ -27,6 +27,31 @@ pub(super) fn dots(v: &Factor<'_>, ranks: Range<usize>, x: InputRow<'_>, out: &m
 pub(super) fn sum_lanes(lanes: &[f32; CHUNK]) -> f32 {
     let halves: [f32; 4] = std::array::from_fn(|j| lanes[j] + lanes[j + 4]);
     (halves[0] + halves[2]) + (halves[1] + halves[3])
+}
+
+/// Coefficients of the ranks whose `s ⊙ (V x)` is `h`.
+pub(super) fn quantise(to: &mut Coefficients, u: &Factor<'_>, h: &[f32]) {
+    let mut values = [[0.0f32; CHUNK]; BLOCK];
+    let mut largest = [0u32; CHUNK];
+    for (i, h) in h.iter().enumerate() {
+        // Lanes beyond the row may hold anything: no lane reads another.
+        let scales = first(u.scales(to.first_rank + i, to.first_group));
+        for lane in 0..CHUNK {
+            values[i][lane] = scales[lane] * h;
+            largest[lane] = largest[lane].max(magnitude(values[i][lane]));
+        }
+    }
+    to.zeros = [0; CHUNK];
+    for lane in 0..CHUNK {
+        let (scale, inverse) = scale(f32::from_bits(largest[lane]));
+        to.scales[lane] = scale;
+        for (i, values) in values.iter().enumerate().take(h.len()) {
+            let integer = round(values[lane] * inverse);
+            let zero = first(u.zeros(to.first_rank + i, to.first_group))[lane];
+            to.integers.single[i][lane] = integer;
+            to.zeros[lane] = to.zeros[lane].wrapping_add(integer.wrapping_mul(i32::from(zero)));
+        }
+    }
 }
 
 /// `y += Σ coefficient · weight` for the outputs of one group.

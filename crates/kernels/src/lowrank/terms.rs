@@ -4,6 +4,7 @@ use super::LowRankDelta;
 use super::activations::{Activations, CHUNK};
 use super::arithmetic::Arithmetic;
 use super::coefficients::{BLOCK, Coefficients};
+use super::tile::Tile;
 use crate::Threads;
 use crate::isa::for_each_isa;
 use crate::lanes;
@@ -203,12 +204,7 @@ impl Scratch {
         for (index, term) in terms.iter().enumerate() {
             let count = groups(term.delta.outputs);
             // Pieces of one chunk or a little less, as many for each thread.
-            let count = count.div_ceil(
-                count
-                    .div_ceil(CHUNK)
-                    .next_multiple_of(if terms.len() == 1 { threads.count() } else { 1 })
-                    .max(1),
-            );
+            let count = count.div_ceil(threads.count());
             for part in pieces(0..groups(term.delta.outputs), count) {
                 tasks.extend(pieces(term.rows.clone(), TASK_ROWS).map(|rows| Task {
                     term: index,
@@ -226,45 +222,79 @@ impl Scratch {
             let task = &tasks[i];
             let term = &terms[task.term];
             let delta = term.delta;
-            let mut coefficients = Coefficients::new();
+            let h = |m: usize, ranks: Range<usize>| {
+                let place = task.h + (m - term.rows.start) * delta.ranks();
+                &self.h[place..][ranks]
+            };
+            let out = |m: usize, group: usize| {
+                let len = (delta.outputs - group * GROUP).min(GROUP);
+                // SAFETY: tasks own different rows or outputs of terms that share none, and hold one part at a time.
+                unsafe { y.part(m, term.column + group * GROUP, len) }
+            };
+            let mut scratch = MIX_SCRATCH.take().unwrap_or_else(|| {
+                Box::new(Tiles {
+                    tile: Tile::ZERO,
+                    coefficients: Coefficients::ZERO,
+                })
+            });
+            let Tiles { tile, coefficients } = &mut *scratch;
             let mut first_rank = 0;
+            let mut blocks = Vec::new();
             for band in &delta.bands {
                 let u = delta.u(band);
-                let h = |m: usize, ranks: Range<usize>| {
-                    let place = task.h + (m - term.rows.start) * delta.ranks() + first_rank;
-                    &self.h[place..][ranks]
-                };
-                let out = |m: usize, group: usize| {
-                    // SAFETY: tasks own different rows or outputs of terms that share none, and hold one part at a time.
-                    unsafe { y.part(m, term.column + group * GROUP, u.group_len(group)) }
-                };
-                if band.bits == 16 {
+                let size = if band.bits == 16 { band.ranks } else { BLOCK };
+                blocks.extend(pieces(0..band.ranks, size).map(|ranks| (u, first_rank, ranks)));
+                first_rank += band.ranks;
+            }
+            for (i, (u, first_rank, ranks)) in blocks.iter().enumerate() {
+                let h = |m| h(m, first_rank + ranks.start..first_rank + ranks.end);
+                if u.bits() == 16 {
                     let mut weights = [0.0; GROUP];
-                    for rank in 0..band.ranks {
+                    for rank in ranks.clone() {
                         for group in task.part.clone() {
                             u.weights(rank, group, &mut weights);
                             for m in task.rows.clone() {
-                                add_scaled(h(m, rank..rank + 1)[0], &weights, out(m, group));
+                                add_scaled(h(m)[rank], &weights, out(m, group));
                             }
                         }
                     }
-                } else {
-                    for ranks in pieces(0..band.ranks, BLOCK) {
-                        for chunk in pieces(task.part.clone(), CHUNK) {
-                            for m in task.rows.clone() {
-                                coefficients.quantise(arithmetic, &u, h(m, ranks.clone()), ranks.start, chunk.start);
-                                for (lane, group) in chunk.clone().enumerate() {
-                                    arithmetic.mix(&u, &coefficients, lane, out(m, group));
-                                }
-                            }
+                    continue;
+                }
+                let tiled = arithmetic.needs_tile(u, task.rows.len());
+                let (next, next_rank) = match blocks.get(i + 1) {
+                    Some((next, _, ranks)) => (next, ranks.start),
+                    None => (u, ranks.start),
+                };
+                for chunk in pieces(task.part.clone(), CHUNK) {
+                    if tiled {
+                        arithmetic.fill(tile, u, ranks.clone(), chunk.clone());
+                    }
+                    for m in task.rows.clone() {
+                        coefficients.quantise(
+                            arithmetic,
+                            u,
+                            h(m),
+                            ranks.start,
+                            chunk.start,
+                            next.ahead(next_rank, chunk.start),
+                        );
+                        for (lane, group) in chunk.clone().enumerate() {
+                            let ahead = next.ahead(next_rank, group);
+                            arithmetic.mix(u, tiled.then_some(&*tile), coefficients, lane, ahead, out(m, group));
                         }
                     }
                 }
-                first_rank += band.ranks;
             }
+            MIX_SCRATCH.set(Some(scratch));
         });
     }
 }
+
+struct Tiles {
+    tile: Tile,
+    coefficients: Coefficients,
+}
+thread_local! { static MIX_SCRATCH: Cell<Option<Box<Tiles>>> = const { Cell::new(None) }; }
 
 /// Cuts a range in pieces of `size`, of which the last may be shorter.
 fn pieces(range: Range<usize>, size: usize) -> impl Iterator<Item = Range<usize>> {

@@ -1,12 +1,13 @@
 //! The integer kernels on AVX-512 VNNI: codes times the bytes of 16-bit integers by `dpbusd`.
 //!
-//! V multiplies a group's codes with both bytes of x. U lays the packed bytes of four ranks side by side, so that a
-//! shift and a mask leave four ranks' codes of one output as the four bytes of a lane.
+//! V multiplies a group's codes with both bytes of x. U works on tiles in which the packed bytes of four ranks lie side
+//! by side, so that a shift and a mask leave four ranks' codes of one output as the four bytes of a lane.
 
 use super::activations::{CHUNK, InputGroup, InputRow};
-use super::avx2::{DotSums, bytes, unpack, unpack_tail};
-use super::coefficients::{BLOCK, Coefficients};
+use super::avx2::{DotSums, bytes, sum_each, unpack, unpack_tail};
+use super::coefficients::Coefficients;
 use super::factor::Factor;
+use super::tile::{Ahead, Tile, prefetch};
 use crate::lowbit::GROUP;
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -18,224 +19,191 @@ use std::ops::Range;
 /// many groups.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma")]
 pub(super) unsafe fn dots<const BITS: usize>(v: &Factor<'_>, ranks: Range<usize>, x: InputRow<'_>, out: &mut [f32]) {
-    let whole = v.len() / GROUP;
+    let (whole, groups) = (v.len() / GROUP, v.groups());
     for (rank, out) in ranks.zip(out) {
-        let codes = v.codes_from(rank, 0);
+        let codes = v.codes_from(rank, 0).as_ptr();
+        let tail = if whole < groups {
+            let tail = unpack_tail::<BITS>(v.group(rank, whole));
+            // SAFETY: a whole group of 8-bit codes.
+            unsafe { group_sum::<8>(tail.as_ptr(), &x.values[whole]) }
+        } else {
+            _mm256_setzero_si256()
+        };
         let mut sums = DotSums::new();
-        for chunk in 0..x.sums.len() {
+        for (chunk, (x_sums, x_scales)) in x.sums.iter().zip(x.scales).enumerate() {
             let first = chunk * CHUNK;
-            let mut parts = [_mm256_setzero_si256(); CHUNK];
-            for g in first..(first + CHUNK).min(whole) {
-                // SAFETY: group `g` is whole, so its 16 · BITS bytes are in the row.
-                parts[g - first] = unsafe { group_sum::<BITS>(codes.as_ptr().add(g * 16 * BITS), &x.values[g]) };
-            }
-            if whole < v.groups() && whole / CHUNK == chunk {
-                let tail = unpack_tail::<BITS>(v.group(rank, whole));
-                // SAFETY: a whole group of 8-bit codes.
-                parts[whole - first] = unsafe { group_sum::<8>(tail.as_ptr(), &x.values[whole]) };
-            }
+            // SAFETY: the row and x have these whole groups.
+            let parts = unsafe {
+                let (codes, x) = (codes.add(first * 16 * BITS), x.values.as_ptr().add(first));
+                for line in 0..BITS * 2 {
+                    prefetch(codes.wrapping_add(2048 + 64 * line));
+                }
+                match whole - first {
+                    0 => chunk_sums::<BITS, 0>(codes, x, tail),
+                    1 => chunk_sums::<BITS, 1>(codes, x, tail),
+                    2 => chunk_sums::<BITS, 2>(codes, x, tail),
+                    3 => chunk_sums::<BITS, 3>(codes, x, tail),
+                    4 => chunk_sums::<BITS, 4>(codes, x, tail),
+                    5 => chunk_sums::<BITS, 5>(codes, x, tail),
+                    6 => chunk_sums::<BITS, 6>(codes, x, tail),
+                    7 => chunk_sums::<BITS, 7>(codes, x, tail),
+                    _ => chunk_sums::<BITS, 8>(codes, x, tail),
+                }
+            };
             sums.add(
                 parts,
                 v.scales(rank, first),
                 v.zeros(rank, first),
-                v.groups() - first,
-                &x.sums[chunk],
-                &x.scales[chunk],
+                groups - first,
+                x_sums,
+                x_scales,
             );
         }
         *out = sums.total();
     }
 }
 
+/// `Σ code · value` of `WHOLE` groups, and that of the group after them from `tail`.
+///
+/// # Safety
+/// `WHOLE` groups are readable at `codes` and at `x`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2")]
+unsafe fn chunk_sums<const BITS: usize, const WHOLE: usize>(
+    codes: *const u8,
+    x: *const InputGroup,
+    tail: __m256i,
+) -> __m256i {
+    let part = |g: usize| {
+        if g < WHOLE {
+            // SAFETY: by the contract.
+            unsafe { group_sum::<BITS>(codes.add(g * 16 * BITS), x.add(g)) }
+        } else if g == WHOLE {
+            tail
+        } else {
+            _mm256_setzero_si256()
+        }
+    };
+    sum_each([part(0), part(1), part(2), part(3), part(4), part(5), part(6), part(7)])
+}
+
 /// `Σ code · value` of one group, spread over the lanes.
 ///
 /// # Safety
-/// 16 · `BITS` bytes are readable at `packed`.
+/// 16 · `BITS` bytes are readable at `packed`, and `x` is readable.
 #[inline]
-#[target_feature(enable = "avx512f,avx512vl,avx512vnni,avx2")]
-unsafe fn group_sum<const BITS: usize>(packed: *const u8, x: &InputGroup) -> __m256i {
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2")]
+unsafe fn group_sum<const BITS: usize>(packed: *const u8, x: *const InputGroup) -> __m256i {
     // SAFETY: by the contract.
-    let codes = unsafe { unpack::<BITS>(packed) };
+    let (codes, x) = unsafe { (unpack::<BITS>(packed), &*x) };
     let (mut high, mut low) = (_mm256_setzero_si256(), _mm256_setzero_si256());
-    for (i, codes) in codes.iter().enumerate() {
-        high = _mm256_dpbusd_epi32(high, *codes, bytes(&x.high, i));
-        low = _mm256_dpbusd_epi32(low, *codes, bytes(&x.low, i));
+    for (i, codes) in codes.into_iter().enumerate() {
+        high = _mm256_dpbusd_epi32(high, codes, bytes(&x.high, i));
+        low = _mm256_dpbusd_epi32(low, codes, bytes(&x.low, i));
     }
     _mm256_add_epi32(_mm256_slli_epi32::<8>(high), low)
 }
 
-/// `y += Σ coefficient · weight` for the outputs of one group.
+/// Fills a tile: the packed bytes of four ranks side by side, quad after quad within a group.
 ///
 /// # Safety
-/// The machine has AVX-512 (F, BW, DQ, VL), VNNI, AVX2 and FMA; `u` has codes of `BITS` bits, the coefficients' ranks
-/// and their group `lane`, and `y` is as long as that group.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma")]
-pub(super) unsafe fn mix<const BITS: usize>(u: &Factor<'_>, coefficients: &Coefficients, lane: usize, y: &mut [f32]) {
-    let (ranks, group) = (coefficients.ranks(), coefficients.first_group() + lane);
-    if let Ok(y) = y.try_into() {
-        let codes = u.codes_from(ranks.start, group).as_ptr();
-        // SAFETY: the group is whole, and so it is in each of the ranks' rows, which lie one stride apart.
-        unsafe { mix_group::<BITS>(codes, u.stride(), coefficients, lane, y) };
-    } else {
-        let mut codes = [[0; GROUP]; BLOCK];
-        for (codes, rank) in codes.iter_mut().zip(ranks) {
-            *codes = unpack_tail::<BITS>(u.group(rank, group));
-        }
-        let mut padded = [0.0; GROUP];
-        padded[..y.len()].copy_from_slice(y);
-        // SAFETY: one whole group of 8-bit codes for each rank.
-        unsafe { mix_group::<8>(codes.as_ptr().cast(), GROUP, coefficients, lane, &mut padded) };
-        y.copy_from_slice(&padded[..y.len()]);
-    }
-}
-
-/// [`mix`] for a whole group, whose codes in the coefficients' first rank are at `codes`.
-///
-/// # Safety
-/// A group's bytes are readable at `codes` and at each of the other ranks' multiples of `stride` after it.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma")]
-unsafe fn mix_group<const BITS: usize>(
-    codes: *const u8,
-    stride: usize,
-    coefficients: &Coefficients,
-    lane: usize,
-    y: &mut [f32; GROUP],
+/// The machine has AVX-512 (F, BW, DQ, VL) and AVX2; `u` has codes of `BITS` bits, these ranks and groups, and the tile
+/// has room for them.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2")]
+pub(super) unsafe fn fill<const BITS: usize>(
+    tile: &mut Tile,
+    u: &Factor<'_>,
+    ranks: Range<usize>,
+    groups: Range<usize>,
 ) {
-    let ranks = coefficients.ranks().len();
-    let (mut high, mut low) = ([_mm512_setzero_si512(); 8], [_mm512_setzero_si512(); 8]);
-    for quad in 0..ranks.div_ceil(4) {
+    for quad in 0..ranks.len().div_ceil(4) {
         // Ranks beyond the last are the last; their coefficients are 0.
-        // SAFETY: all are ranks of the block.
-        let rows = std::array::from_fn(|i| unsafe { codes.add((4 * quad + i).min(ranks - 1) * stride) });
-        // SAFETY: each row has a group's bytes.
-        let codes = unsafe { unpack_quad::<BITS>(rows) };
-        let (weights_high, weights_low) = coefficients.bytes(quad, lane);
-        let (weights_high, weights_low) = (_mm512_set1_epi32(weights_high), _mm512_set1_epi32(weights_low));
-        for i in 0..8 {
-            high[i] = _mm512_dpbusd_epi32(high[i], codes[i], weights_high);
-            low[i] = _mm512_dpbusd_epi32(low[i], codes[i], weights_low);
-        }
-    }
-    let zero = _mm512_set1_epi32(coefficients.zero(lane));
-    let scale = _mm512_set1_ps(coefficients.scale(lane));
-    let sums = std::array::from_fn(|i| {
-        let sum = _mm512_add_epi32(_mm512_slli_epi32::<8>(high[i]), low[i]);
-        _mm512_sub_epi32(sum, zero)
-    });
-    for (y, sum) in y.as_chunks_mut::<16>().0.iter_mut().zip(in_order::<BITS>(sums)) {
-        // SAFETY: 16 values.
-        unsafe {
-            let sum = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), scale, _mm512_loadu_ps(y.as_ptr()));
-            _mm512_storeu_ps(y.as_mut_ptr(), sum);
+        let rows = std::array::from_fn(|i| (ranks.start + 4 * quad + i).min(ranks.end - 1));
+        let codes = rows.map(|rank| u.codes_from(rank, groups.start).as_ptr());
+        for (lane, group) in groups.clone().enumerate() {
+            let to = tile.group_mut::<BITS>(lane);
+            if u.group_len(group) == GROUP {
+                // SAFETY: the group is whole in each row, and a group of the tile has room for eight quads.
+                unsafe {
+                    let planes = interleave::<BITS>(codes.map(|codes| codes.add(lane * 16 * BITS)));
+                    store::<BITS>(planes, to.add(quad * 64 * BITS));
+                }
+            } else {
+                let codes = rows.map(|rank| unpack_tail::<BITS>(u.group(rank, group)));
+                // SAFETY: as above, with codes of 8 bits; a row's last group is the tile's last too.
+                unsafe {
+                    let planes = interleave::<8>(codes.each_ref().map(|codes| codes.as_ptr()));
+                    store::<8>(planes, to.add(quad * 64 * 8));
+                }
+            }
         }
     }
 }
 
-/// The codes of one group in four ranks, those of one output side by side; outputs in the order that [`in_order`]
-/// undoes.
+/// # Safety
+/// 64 · `BITS` bytes are writable at `to`.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn store<const BITS: usize>(planes: [__m512i; 8], to: *mut u8) {
+    for (i, plane) in planes.into_iter().enumerate().take(BITS) {
+        // SAFETY: by the contract; the tile's quads are aligned.
+        unsafe { _mm512_store_si512(to.add(64 * i).cast(), plane) };
+    }
+}
+
+/// The packed bytes of one group in four ranks side by side: byte `j` of rank `i` becomes byte `4j + i` of the `BITS`
+/// first vectors.
 ///
 /// # Safety
 /// 16 · `BITS` bytes are readable at each row.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2")]
-unsafe fn unpack_quad<const BITS: usize>(rows: [*const u8; 4]) -> [__m512i; 8] {
+unsafe fn interleave<const BITS: usize>(rows: [*const u8; 4]) -> [__m512i; 8] {
+    let mut planes = [_mm512_setzero_si512(); 8];
     if BITS >= 4 {
-        // SAFETY: `i` is below BITS / 4.
-        let quads = |i: usize| unsafe {
-            let [a, b, c, d] = rows.map(|row| _mm512_loadu_si512(row.add(64 * i).cast()));
+        for i in 0..BITS / 4 {
+            // SAFETY: 64 bytes of each row.
+            let [a, b, c, d] = rows.map(|row| unsafe { _mm512_loadu_si512(row.add(64 * i).cast()) });
             let (ab, ab_high) = (_mm512_unpacklo_epi8(a, b), _mm512_unpackhi_epi8(a, b));
             let (cd, cd_high) = (_mm512_unpacklo_epi8(c, d), _mm512_unpackhi_epi8(c, d));
-            [
+            let quads = transpose_quarters([
                 _mm512_unpacklo_epi16(ab, cd),
                 _mm512_unpackhi_epi16(ab, cd),
                 _mm512_unpacklo_epi16(ab_high, cd_high),
                 _mm512_unpackhi_epi16(ab_high, cd_high),
-            ]
-        };
-        let first = quads(0);
-        let (first, second) = if BITS == 8 {
-            (first, quads(1))
-        } else {
-            let nibble = _mm512_set1_epi8(15);
-            (
-                first.map(|q| _mm512_and_si512(q, nibble)),
-                first.map(|q| _mm512_and_si512(_mm512_srli_epi16::<4>(q), nibble)),
-            )
-        };
-        return [
-            first[0], first[1], first[2], first[3], second[0], second[1], second[2], second[3],
-        ];
-    }
-    // SAFETY: 32 bytes of each row's 2-bit plane.
-    let [first, second] = quads_of_32(unsafe { rows.map(|row| _mm256_loadu_si256(row.cast())) });
-    let two = _mm512_set1_epi8(3);
-    let mut codes = [
-        _mm512_and_si512(first, two),
-        _mm512_and_si512(second, two),
-        _mm512_and_si512(_mm512_srli_epi16::<2>(first), two),
-        _mm512_and_si512(_mm512_srli_epi16::<2>(second), two),
-        _mm512_and_si512(_mm512_srli_epi16::<4>(first), two),
-        _mm512_and_si512(_mm512_srli_epi16::<4>(second), two),
-        _mm512_and_si512(_mm512_srli_epi16::<6>(first), two),
-        _mm512_and_si512(_mm512_srli_epi16::<6>(second), two),
-    ];
-    if BITS == 3 {
-        // SAFETY: 16 bytes after each row's 2-bit plane.
-        let high = unsafe { rows.map(|row| _mm256_broadcastsi128_si256(_mm_loadu_si128(row.add(32).cast()))) };
-        // The odd quarters are for codes j + 16, whose bits are the odd ones.
-        let odd = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 0, 0, 0, 0, 1, 1, 1, 1);
-        let third = _mm512_set1_epi8(4);
-        for (i, high) in quads_of_32(high).into_iter().enumerate() {
-            let high = _mm512_srlv_epi32(high, odd);
-            let bit = |shifted| _mm512_and_si512(shifted, third);
-            codes[i] = _mm512_or_si512(codes[i], bit(_mm512_slli_epi16::<2>(high)));
-            codes[i + 2] = _mm512_or_si512(codes[i + 2], bit(high));
-            codes[i + 4] = _mm512_or_si512(codes[i + 4], bit(_mm512_srli_epi16::<2>(high)));
-            codes[i + 6] = _mm512_or_si512(codes[i + 6], bit(_mm512_srli_epi16::<4>(high)));
+            ]);
+            planes[4 * i..4 * i + 4].copy_from_slice(&quads);
         }
+        return planes;
     }
-    codes
-}
-
-/// Bytes `j` of four rows side by side; quarter `k` of vector `q` has `j` from `8 q + 4 (k / 2) + 16 (k % 2)` on.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2")]
-fn quads_of_32([a, b, c, d]: [__m256i; 4]) -> [__m512i; 2] {
+    // SAFETY: 32 bytes of each row.
+    let [a, b, c, d] = rows.map(|row| unsafe { _mm256_loadu_si256(row.cast()) });
     let (ab, ab_high) = (_mm256_unpacklo_epi8(a, b), _mm256_unpackhi_epi8(a, b));
     let (cd, cd_high) = (_mm256_unpacklo_epi8(c, d), _mm256_unpackhi_epi8(c, d));
     let join = |a, b| _mm512_inserti64x4::<1>(_mm512_castsi256_si512(a), b);
-    [
-        join(_mm256_unpacklo_epi16(ab, cd), _mm256_unpackhi_epi16(ab, cd)),
-        join(
-            _mm256_unpacklo_epi16(ab_high, cd_high),
-            _mm256_unpackhi_epi16(ab_high, cd_high),
-        ),
-    ]
-}
-
-/// Brings sums over the codes of [`unpack_quad`] into the order of the outputs.
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn in_order<const BITS: usize>(sums: [__m512i; 8]) -> [__m512i; 8] {
-    let [a, b, c, d, e, f, g, h] = sums;
-    if BITS >= 4 {
-        let [a, b, c, d] = transpose_quarters([a, b, c, d]);
-        let [e, f, g, h] = transpose_quarters([e, f, g, h]);
-        return [a, b, c, d, e, f, g, h];
+    // The even quarters have bytes 0 to 15, the odd ones bytes 16 to 31.
+    let first = join(_mm256_unpacklo_epi16(ab, cd), _mm256_unpackhi_epi16(ab, cd));
+    let second = join(
+        _mm256_unpacklo_epi16(ab_high, cd_high),
+        _mm256_unpackhi_epi16(ab_high, cd_high),
+    );
+    planes[0] = _mm512_shuffle_i32x4::<0b10_00_10_00>(first, second);
+    planes[1] = _mm512_shuffle_i32x4::<0b11_01_11_01>(first, second);
+    if BITS == 3 {
+        // SAFETY: 16 bytes of each row after the 2-bit plane.
+        let [a, b, c, d] = rows.map(|row| unsafe { _mm_loadu_si128(row.add(32).cast()) });
+        let (ab, ab_high) = (_mm_unpacklo_epi8(a, b), _mm_unpackhi_epi8(a, b));
+        let (cd, cd_high) = (_mm_unpacklo_epi8(c, d), _mm_unpackhi_epi8(c, d));
+        let join256 = |a, b| _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(a), b);
+        planes[2] = join(
+            join256(_mm_unpacklo_epi16(ab, cd), _mm_unpackhi_epi16(ab, cd)),
+            join256(
+                _mm_unpacklo_epi16(ab_high, cd_high),
+                _mm_unpackhi_epi16(ab_high, cd_high),
+            ),
+        );
     }
-    let even = |a, b| _mm512_shuffle_i32x4::<0b10_00_10_00>(a, b);
-    let odd = |a, b| _mm512_shuffle_i32x4::<0b11_01_11_01>(a, b);
-    [
-        even(a, b),
-        odd(a, b),
-        even(c, d),
-        odd(c, d),
-        even(e, f),
-        odd(e, f),
-        even(g, h),
-        odd(g, h),
-    ]
+    planes
 }
 
 /// Quarter `i` of vector `j` becomes quarter `j` of vector `i`.
@@ -250,4 +218,151 @@ fn transpose_quarters([a, b, c, d]: [__m512i; 4]) -> [__m512i; 4] {
         _mm512_shuffle_i32x4::<0x88>(ab_high, cd_high),
         _mm512_shuffle_i32x4::<0xdd>(ab_high, cd_high),
     ]
+}
+
+/// `y += Σ coefficient · weight` for the outputs of one group, from a tile, or for a whole group from the rows
+/// themselves.
+///
+/// # Safety
+/// The machine has AVX-512 (F, BW, DQ, VL), VNNI, AVX2 and FMA; `u` has codes of `BITS` bits, the coefficients' ranks
+/// and their group `lane`, and a tile holds them.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma")]
+pub(super) unsafe fn mix<const BITS: usize>(
+    u: &Factor<'_>,
+    tile: Option<&Tile>,
+    coefficients: &Coefficients,
+    lane: usize,
+    ahead: Ahead,
+    y: &mut [f32],
+) {
+    let ranks = coefficients.ranks();
+    // SAFETY: the tile or the rows have a group's bytes for each of the ranks; `fill` brings groups that are not whole
+    // to 8 bits.
+    unsafe {
+        match (y.try_into(), tile) {
+            (Ok(y), Some(tile)) => {
+                let quads = tile.group::<BITS>(lane);
+                mix_group::<BITS>(|i| load::<BITS>(quads.add(i * 64 * BITS)), coefficients, lane, ahead, y);
+            }
+            (Ok(y), None) => {
+                let (codes, stride) = (
+                    u.codes_from(ranks.start, coefficients.first_group() + lane).as_ptr(),
+                    u.stride(),
+                );
+                let last = ranks.len() - 1;
+                // Ranks beyond the last are the last; their coefficients are 0.
+                let quad = |i: usize| std::array::from_fn(|j| codes.add((4 * i + j).min(last) * stride));
+                mix_group::<BITS>(|i| interleave::<BITS>(quad(i)), coefficients, lane, ahead, y);
+            }
+            (Err(_), Some(tile)) => {
+                let quads = tile.group::<BITS>(lane);
+                let mut padded = [0.0; GROUP];
+                padded[..y.len()].copy_from_slice(y);
+                mix_group::<8>(
+                    |i| load::<8>(quads.add(i * 64 * 8)),
+                    coefficients,
+                    lane,
+                    ahead,
+                    &mut padded,
+                );
+                y.copy_from_slice(&padded[..y.len()]);
+            }
+            (Err(_), None) => panic!("a group that is not whole comes from a tile"),
+        }
+    }
+}
+
+/// # Safety
+/// 64 · `BITS` bytes are readable at `quad`.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn load<const BITS: usize>(quad: *const u8) -> [__m512i; 8] {
+    let mut planes = [_mm512_setzero_si512(); 8];
+    for (i, plane) in planes.iter_mut().enumerate().take(BITS) {
+        // SAFETY: by the contract; the tile's quads are aligned.
+        *plane = unsafe { _mm512_load_si512(quad.add(64 * i).cast()) };
+    }
+    planes
+}
+
+/// [`mix`] for a whole group, whose planes in the coefficients' `i`-th four ranks are `planes(i)`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma")]
+fn mix_group<const BITS: usize>(
+    planes: impl Fn(usize) -> [__m512i; 8],
+    coefficients: &Coefficients,
+    lane: usize,
+    ahead: Ahead,
+    y: &mut [f32; GROUP],
+) {
+    let (mut high, mut low) = ([_mm512_setzero_si512(); 8], [_mm512_setzero_si512(); 8]);
+    for (i, weights) in coefficients.quads().iter().enumerate() {
+        let codes = unpack_quad::<BITS>(planes(i));
+        let (weights_high, weights_low) = (_mm512_set1_epi32(weights[0][lane]), _mm512_set1_epi32(weights[1][lane]));
+        for i in 0..8 {
+            high[i] = _mm512_dpbusd_epi32(high[i], codes[i], weights_high);
+            low[i] = _mm512_dpbusd_epi32(low[i], codes[i], weights_low);
+        }
+        ahead.codes(4 * i..4 * i + 4);
+    }
+    let zero = _mm512_set1_epi32(coefficients.zero(lane));
+    let scale = _mm512_set1_ps(coefficients.scale(lane));
+    for (i, y) in y.as_chunks_mut::<16>().0.iter_mut().enumerate() {
+        let sum = _mm512_add_epi32(_mm512_slli_epi32::<8>(high[i]), low[i]);
+        let sum = _mm512_cvtepi32_ps(_mm512_sub_epi32(sum, zero));
+        // SAFETY: 16 values.
+        unsafe { _mm512_storeu_ps(y.as_mut_ptr(), _mm512_fmadd_ps(sum, scale, _mm512_loadu_ps(y.as_ptr()))) };
+    }
+}
+
+/// The codes of one group in four ranks, those of one output side by side, 16 outputs a vector, from their planes.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2")]
+fn unpack_quad<const BITS: usize>(planes: [__m512i; 8]) -> [__m512i; 8] {
+    if BITS == 8 {
+        return planes;
+    }
+    let [first, second, third, fourth, ..] = planes;
+    if BITS == 4 {
+        let nibble = _mm512_set1_epi8(15);
+        let low = |plane| _mm512_and_si512(plane, nibble);
+        let high = |plane| _mm512_and_si512(_mm512_srli_epi16::<4>(plane), nibble);
+        return [
+            low(first),
+            low(second),
+            low(third),
+            low(fourth),
+            high(first),
+            high(second),
+            high(third),
+            high(fourth),
+        ];
+    }
+    let two = _mm512_set1_epi8(3);
+    let codes = [
+        _mm512_and_si512(first, two),
+        _mm512_and_si512(second, two),
+        _mm512_and_si512(_mm512_srli_epi16::<2>(first), two),
+        _mm512_and_si512(_mm512_srli_epi16::<2>(second), two),
+        _mm512_and_si512(_mm512_srli_epi16::<4>(first), two),
+        _mm512_and_si512(_mm512_srli_epi16::<4>(second), two),
+        _mm512_and_si512(_mm512_srli_epi16::<6>(first), two),
+        _mm512_and_si512(_mm512_srli_epi16::<6>(second), two),
+    ];
+    if BITS == 2 {
+        return codes;
+    }
+    // Bit i of byte j belongs to code j + 16i, the codes of vector i.
+    let shifted = [
+        _mm512_slli_epi16::<2>(third),
+        _mm512_slli_epi16::<1>(third),
+        third,
+        _mm512_srli_epi16::<1>(third),
+        _mm512_srli_epi16::<2>(third),
+        _mm512_srli_epi16::<3>(third),
+        _mm512_srli_epi16::<4>(third),
+        _mm512_srli_epi16::<5>(third),
+    ];
+    let four = _mm512_set1_epi8(4);
+    std::array::from_fn(|i| _mm512_or_si512(codes[i], _mm512_and_si512(shifted[i], four)))
 }
