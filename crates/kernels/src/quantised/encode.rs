@@ -1,120 +1,133 @@
-//! From weights to codes.
+//! From weights to codes, a panel at a time: the sixteen outputs are the lanes.
+
+use half::bf16;
 
 use super::layout::{BLOCK, Bits, GROUP, MIDDLE, SCALE_BYTES};
 use crate::isa::for_each_isa;
-use crate::lanes::{self, LANES};
+use crate::lanes::{LANES, Lanes};
 use crate::quantised::layout::PANEL;
 
-/// Writes one output's weights, padded with zeros to whole blocks, to column `column` of a zeroed panel.
-pub(super) fn encode(bits: Bits, weights: &[f32], column: usize, panel: &mut [u8]) {
+/// A group of inputs, each for all outputs of a panel.
+type Group = [Lanes; GROUP];
+
+/// Codes of a group.
+type Codes = [[u8; LANES]; GROUP];
+
+/// Writes a panel, zeroed before. `weights` are its rows, `[PANEL, inputs]`, padded with zeros to whole blocks.
+pub(super) fn encode(bits: Bits, weights: &[f32], panel: &mut [u8]) {
+    let inputs = weights.len() / PANEL;
     let (head, blocks) = panel.split_at_mut(bits.head_bytes());
-    let blocks = blocks.chunks_exact_mut(bits.block_bytes());
-    let groups = weights.as_chunks::<GROUP>().0;
-    match bits {
-        Bits::Eight => {
-            for (block, groups) in blocks.zip(groups.chunks_exact(BLOCK / GROUP)) {
-                let (scales, codes) = block.split_at_mut(SCALE_BYTES);
-                for (half, group) in groups.iter().enumerate() {
-                    let (scale, group) = eight(group);
-                    scales[2 * (half * PANEL + column)..][..2].copy_from_slice(&scale.to_le_bytes());
-                    write(bits, &group, half, column, codes);
+    let mut group = [[0.0; LANES]; GROUP];
+    let mut codes = [[0; LANES]; GROUP];
+    let mut steps = [0.0; LANES];
+    if bits == Bits::Four {
+        for first in (0..inputs).step_by(GROUP) {
+            gather(weights, first, &mut group);
+            widest(&group, &mut steps);
+        }
+        for (step, head) in steps.iter_mut().zip(head.as_chunks_mut::<4>().0) {
+            *step /= 15.0 * LARGEST_SCALE;
+            // In subnormal units weights would lose their precision: such an output is as good as 0.
+            if *step < f32::MIN_POSITIVE {
+                *step = 0.0;
+            }
+            *head = step.to_le_bytes();
+        }
+    }
+    for (b, block) in blocks.chunks_exact_mut(bits.block_bytes()).enumerate() {
+        let (scales, block_codes) = block.split_at_mut(SCALE_BYTES);
+        for (half, scales) in scales.chunks_exact_mut(SCALE_BYTES / 2).enumerate() {
+            gather(weights, b * BLOCK + half * GROUP, &mut group);
+            match bits {
+                Bits::Eight => {
+                    let (scales, _) = scales.as_chunks_mut();
+                    eight(&group, scales, &mut codes);
+                }
+                Bits::Four => {
+                    let (scales, zeros) = scales.split_at_mut(LANES);
+                    four(&group, &steps, scales, zeros, &mut codes);
+                }
+            }
+            for (k, codes) in codes.iter().enumerate() {
+                for (column, code) in codes.iter().enumerate() {
+                    let (byte, shift) = bits.code_at(column, half * GROUP + k);
+                    block_codes[byte] |= code << shift;
                 }
             }
         }
-        Bits::Four => {
-            let step = four_step(groups);
-            head[column * 4..][..4].copy_from_slice(&step.to_le_bytes());
-            for (block, groups) in blocks.zip(groups.chunks_exact(BLOCK / GROUP)) {
-                let (scales, codes) = block.split_at_mut(SCALE_BYTES);
-                for (half, group) in groups.iter().enumerate() {
-                    let mut best = Four::NOTHING;
-                    four(group, step, &mut best);
-                    scales[half * 2 * PANEL + column] = best.scale;
-                    scales[half * 2 * PANEL + PANEL + column] = best.zero;
-                    write(bits, &best.codes, half, column, codes);
-                }
-            }
+    }
+}
+
+/// Inputs `first ..` of all outputs.
+fn gather(weights: &[f32], first: usize, group: &mut Group) {
+    for (column, row) in weights.chunks_exact(weights.len() / PANEL).enumerate() {
+        for (lanes, w) in group.iter_mut().zip(&row[first..first + GROUP]) {
+            lanes[column] = *w;
         }
     }
-}
-
-/// Puts a group's codes where they belong in a block.
-fn write(bits: Bits, group: &[u8; GROUP], half: usize, column: usize, codes: &mut [u8]) {
-    for (k, code) in group.iter().enumerate() {
-        let (byte, shift) = bits.code_at(column, half * GROUP + k);
-        codes[byte] |= code << shift;
-    }
-}
-
-/// The largest magnitude of a group; NaN or infinity if there is one.
-fn largest(group: &[f32; GROUP]) -> f32 {
-    let bits = group
-        .iter()
-        .map(|w| w.to_bits() & 0x7fff_ffff)
-        .max()
-        .unwrap_or_default();
-    f32::from_bits(bits)
-}
-
-/// The bits of a bf16 scale, and codes around [`MIDDLE`].
-fn eight(group: &[f32; GROUP]) -> (u16, [u8; GROUP]) {
-    let largest = largest(group);
-    let scale = half::bf16::from_f32(if largest.is_finite() { largest / 127.0 } else { f32::NAN });
-    if scale.is_nan() || scale.to_f32() == 0.0 {
-        return (scale.to_bits(), [MIDDLE; GROUP]);
-    }
-    let mut codes = [0; GROUP];
-    eight_codes(group, scale.to_f32(), &mut codes);
-    (scale.to_bits(), codes)
 }
 
 for_each_isa! {
-    fn eight_codes(group: &[f32; GROUP], scale: f32, codes: &mut [u8; GROUP]) {
-        for (code, w) in codes.iter_mut().zip(group) {
-            // The scale was rounded, so that the largest weight may lie a little above 127 of it.
-            let level = (w / scale).round_ties_even().clamp(-127.0, 127.0) as i32;
-            *code = (level + i32::from(MIDDLE)) as u8;
+    /// bf16 scales, and codes around [`MIDDLE`].
+    fn eight(group: &Group, scales: &mut [[u8; 2]], codes: &mut Codes) {
+        // As integers, so that NaN counts as the largest.
+        let mut largest = [0; LANES];
+        for weights in group {
+            for j in 0..LANES {
+                largest[j] = largest[j].max(weights[j].to_bits() & 0x7fff_ffff);
+            }
+        }
+        let mut wide = [0.0; LANES];
+        for j in 0..LANES {
+            let scale = bf16::from_f32(f32::from_bits(largest[j]) / 127.0);
+            // Infinite weights have no code.
+            let scale = if scale.is_finite() { scale } else { bf16::NAN };
+            scales[j] = scale.to_le_bytes();
+            wide[j] = scale.to_f32();
+        }
+        for (codes, weights) in codes.iter_mut().zip(group) {
+            for j in 0..LANES {
+                // The scale was rounded, so that the largest weight may lie a little above 127 of it. 0 / 0 is code 0.
+                let level = (weights[j] / wide[j]).round_ties_even().clamp(-127.0, 127.0);
+                codes[j] = (level as i32 + i32::from(MIDDLE)) as u8;
+            }
         }
     }
 }
 
-/// What a scale of 1 stands for: the widest group has about 255. NaN if a weight is not finite.
-fn four_step(groups: &[[f32; GROUP]]) -> f32 {
-    let mut widest = 0.0f32;
-    for group in groups {
+/// The largest scale of a group of 4 bits; an output's widest group has about this.
+const LARGEST_SCALE: f32 = 255.0;
+
+for_each_isa! {
+    /// Raises `ranges` to the range of each output's weights with 0; NaN if one is not finite or the range is not.
+    fn widest(group: &Group, ranges: &mut Lanes) {
         let (low, high) = ends(group);
-        if !largest(group).is_finite() || !(high - low).is_finite() {
-            return f32::NAN;
+        let mut sum = [0.0; LANES];
+        for weights in group {
+            for j in 0..LANES {
+                sum[j] += weights[j] * 0.0;
+            }
         }
-        widest = widest.max(high - low);
+        for j in 0..LANES {
+            let range = high[j] - low[j];
+            let range = if range.is_finite() { range + sum[j] } else { f32::NAN };
+            // Once NaN, always NaN.
+            ranges[j] = if range <= ranges[j] { ranges[j] } else { range + ranges[j] * 0.0 };
+        }
     }
-    let step = widest / (15.0 * 255.0);
-    // In subnormal units weights would lose their precision: such an output is as good as 0.
-    if step < f32::MIN_POSITIVE { 0.0 } else { step }
 }
 
-/// The ends of a group's range, which holds 0.
-fn ends(group: &[f32; GROUP]) -> (f32, f32) {
-    group
-        .iter()
-        .fold((0.0f32, 0.0f32), |(low, high), w| (low.min(*w), high.max(*w)))
-}
-
-/// A group in 4 bits.
-struct Four {
-    scale: u8,
-    zero: u8,
-    codes: [u8; GROUP],
-    error: f32,
-}
-
-impl Four {
-    const NOTHING: Self = Self {
-        scale: 0,
-        zero: 0,
-        codes: [0; GROUP],
-        error: f32::INFINITY,
-    };
+/// The ends of each output's range, which holds 0.
+#[inline(always)]
+fn ends(group: &Group) -> (Lanes, Lanes) {
+    let (mut low, mut high) = ([0.0; LANES], [0.0; LANES]);
+    for weights in group {
+        for j in 0..LANES {
+            low[j] = if weights[j] < low[j] { weights[j] } else { low[j] };
+            high[j] = if weights[j] > high[j] { weights[j] } else { high[j] };
+        }
+    }
+    (low, high)
 }
 
 /// Scales to start from, as shares of the group's range over 15: the ends are worth clipping.
@@ -124,66 +137,87 @@ const STARTS: [f32; 8] = [0.72, 0.765, 0.81, 0.855, 0.9, 0.945, 0.99, 1.035];
 const FITS: usize = 3;
 
 for_each_isa! {
-    /// Searches for the scale, zero point and codes of the least squared error: from several scales, codes are rounded
-    /// and scale and zero point fitted to the codes in turn.
-    fn four(group: &[f32; GROUP], step: f32, best: &mut Four) {
-        let (low, high) = ends(group);
-        // Also if the step is NaN.
-        if low == high || step.partial_cmp(&0.0) != Some(std::cmp::Ordering::Greater) {
-            return;
+    /// Searches for the scale and zero point of the least squared error: from several scales, codes are rounded and scale
+    /// and zero point fitted to the codes in turn.
+    fn four(group: &Group, steps: &Lanes, scales: &mut [u8], zeros: &mut [u8], codes: &mut Codes) {
+        let mut weights = [[0.0; LANES]; GROUP];
+        let mut mean = [0.0; LANES];
+        for (scaled, weights) in weights.iter_mut().zip(group) {
+            for j in 0..LANES {
+                scaled[j] = if steps[j] > 0.0 { weights[j] / steps[j] } else { 0.0 };
+                mean[j] += scaled[j];
+            }
         }
-        let mut weights = [0.0; GROUP];
-        for (scaled, w) in weights.iter_mut().zip(group) {
-            *scaled = w / step;
-        }
-        let (low, high) = (low / step, high / step);
-        let mean = sum(&weights) / GROUP as f32;
+        let (low, high) = ends(&weights);
+        let (mut best_scale, mut best_zero, mut least) = ([0.0; LANES], [0.0; LANES], [f32::INFINITY; LANES]);
         for start in STARTS {
-            let mut scale = ((high - low) / 15.0 * start).round_ties_even().clamp(1.0, 255.0);
-            let mut zero = zero_point(7.5, (low + high) / 2.0, scale);
+            let (mut scale, mut zero) = ([0.0; LANES], [0.0; LANES]);
+            for j in 0..LANES {
+                scale[j] = whole((high[j] - low[j]) * (start / 15.0), 1.0);
+                zero[j] = whole((7.5 - (low[j] + high[j]) * 0.5 / scale[j]) * 16.0, 0.0);
+            }
             for _ in 0..=FITS {
-                let inverse = 1.0 / scale;
-                let mut codes = [0.0; GROUP];
-                let mut errors = [0.0; GROUP];
-                for k in 0..GROUP {
-                    let code = (weights[k] * inverse + zero / 16.0).round_ties_even();
-                    codes[k] = code.clamp(0.0, 15.0);
-                    let error = (codes[k] - zero / 16.0) * scale - weights[k];
-                    errors[k] = error * error;
+                let (mut inverse, mut centre) = ([0.0; LANES], [0.0; LANES]);
+                for j in 0..LANES {
+                    inverse[j] = 1.0 / scale[j];
+                    centre[j] = zero[j] * (1.0 / 16.0);
                 }
-                let error = sum(&errors);
-                if error < best.error {
-                    *best = Four { scale: scale as u8, zero: zero as u8, codes: codes.map(|c| c as u8), error };
+                let (mut error, mut sum) = ([0.0; LANES], [0.0; LANES]);
+                let (mut squares, mut products) = ([0.0; LANES], [0.0; LANES]);
+                for weights in &weights {
+                    for j in 0..LANES {
+                        let code = code(weights[j], inverse[j], centre[j]);
+                        let off = (code - centre[j]) * scale[j] - weights[j];
+                        error[j] += off * off;
+                        sum[j] += code;
+                        squares[j] += code * code;
+                        products[j] += code * weights[j];
+                    }
                 }
-                let code_mean = sum(&codes) / GROUP as f32;
-                let (mut squares, mut products) = ([0.0; GROUP], [0.0; GROUP]);
-                for k in 0..GROUP {
-                    let centred = codes[k] - code_mean;
-                    squares[k] = centred * centred;
-                    products[k] = centred * weights[k];
+                for j in 0..LANES {
+                    let better = error[j] < least[j];
+                    least[j] = if better { error[j] } else { least[j] };
+                    best_scale[j] = if better { scale[j] } else { best_scale[j] };
+                    best_zero[j] = if better { zero[j] } else { best_zero[j] };
+                    // Σ (code − mean code) (weight − mean weight) / Σ (code − mean code)²
+                    let code_mean = sum[j] * (1.0 / GROUP as f32);
+                    let variance = squares[j] - sum[j] * code_mean;
+                    let fitted = (products[j] - mean[j] * code_mean) / variance;
+                    scale[j] = if variance > 0.0 { whole(fitted, 1.0) } else { scale[j] };
+                    let weight_mean = mean[j] * (1.0 / GROUP as f32);
+                    zero[j] = whole((code_mean - weight_mean / scale[j]) * 16.0, 0.0);
                 }
-                let squares = sum(&squares);
-                if squares == 0.0 {
-                    break;
-                }
-                scale = (sum(&products) / squares).round_ties_even().clamp(1.0, 255.0);
-                zero = zero_point(code_mean, mean, scale);
+            }
+        }
+        for j in 0..LANES {
+            let empty = low[j] == high[j];
+            scales[j] = if empty { 0 } else { best_scale[j] as u8 };
+            zeros[j] = if empty { 0 } else { best_zero[j] as u8 };
+            least[j] = if empty { 0.0 } else { 1.0 / best_scale[j] };
+        }
+        for (codes, weights) in codes.iter_mut().zip(&weights) {
+            for j in 0..LANES {
+                codes[j] = code(weights[j], least[j], f32::from(zeros[j]) * (1.0 / 16.0)) as u8;
             }
         }
     }
 }
 
-/// The zero point, in sixteenths of a code, with which `code` stands for `weight`.
+/// The code of a weight: of 0 to 15 the nearest to `weight · inverse + centre`.
 #[inline(always)]
-fn zero_point(code: f32, weight: f32, scale: f32) -> f32 {
-    ((code - weight / scale) * 16.0).round_ties_even().clamp(0.0, 255.0)
+fn code(weight: f32, inverse: f32, centre: f32) -> f32 {
+    bounded((weight * inverse + centre).round_ties_even(), 0.0, 15.0)
 }
 
+/// A scale or zero point: a whole number from `least` to [`LARGEST_SCALE`].
 #[inline(always)]
-fn sum(values: &[f32; GROUP]) -> f32 {
-    let mut half = [0.0; LANES];
-    for j in 0..LANES {
-        half[j] = values[j] + values[j + LANES];
-    }
-    lanes::sum(&half)
+fn whole(value: f32, least: f32) -> f32 {
+    bounded(value.round_ties_even(), least, LARGEST_SCALE)
+}
+
+/// One comparison and one choice each, which vectors have; `clamp` also has a check of its own.
+#[inline(always)]
+fn bounded(value: f32, least: f32, largest: f32) -> f32 {
+    let value = if value > least { value } else { least };
+    if value < largest { value } else { largest }
 }

@@ -8,6 +8,7 @@ use super::rows::{QuantisedRows, ROW_GROUP};
 use super::tile::{Kernel, scale, weight, zero};
 use crate::lanes::{LANES, Lanes};
 use crate::quantised::layout::PANEL;
+use crate::scratch::Scratch;
 use crate::threads::DisjointRows;
 use crate::{AlignedBytes, Bytes, Threads};
 
@@ -19,6 +20,12 @@ const ROW_BLOCK: usize = 16 * ROW_GROUP;
 
 /// Blocks of a panel that are reused by the rows: 17 KB of 8-bit weights.
 const BLOCKS: usize = 16;
+
+/// Rows from which on the arithmetic leaves the processor too little room to look ahead by itself.
+const FETCHING_ROWS: usize = 4;
+
+/// Bytes between what is read and what is fetched, where a panel is read in one go.
+const DISTANCE: usize = 2048;
 
 /// A weight matrix `[outputs, inputs]` in 8 or 4 bits, packed for `y = x Wᵀ`. Cloning shares the weights.
 #[derive(Debug, Clone)]
@@ -62,15 +69,12 @@ impl QuantisedMatrix {
         threads.for_each(outputs.div_ceil(PANEL), outputs.saturating_mul(inputs), |panel| {
             // SAFETY: each panel's bytes are handed out once.
             let packed = unsafe { parts.rows(panel, 1) };
-            let mut values = vec![0.0; inputs.next_multiple_of(BLOCK)];
-            for column in 0..PANEL {
-                let output = panel * PANEL + column;
-                match output < outputs {
-                    true => row(output, &mut values[..inputs]),
-                    false => values.fill(0.0),
-                }
-                encode(bits, &values, column, packed);
+            let padded = inputs.next_multiple_of(BLOCK);
+            let mut values = vec![0.0; PANEL * padded];
+            for (output, values) in (panel * PANEL..outputs).zip(values.chunks_exact_mut(padded.max(1))) {
+                row(output, &mut values[..inputs]);
             }
+            encode(bits, &values, packed);
         });
         Self {
             bits,
@@ -214,21 +218,16 @@ impl QuantisedMatrix {
             for first_row in rows.clone().step_by(ROW_BLOCK) {
                 let rows = first_row..rows.end.min(first_row + ROW_BLOCK);
                 // SAFETY: as the caller promises.
-                unsafe {
-                    match rows.len() {
-                        ..=ROW_GROUP => self.some_columns::<ROW_GROUP>(kernel, panels.clone(), x, rows, y, column),
-                        _ => self.some_columns::<ROW_BLOCK>(kernel, panels.clone(), x, rows, y, column),
-                    }
-                }
+                unsafe { self.some_columns(kernel, panels.clone(), x, rows, y, column) };
             }
         }
     }
 
-    /// At most [`TASK_PANELS`] panels times at most `ROWS` rows.
+    /// Some panels times some rows whose accumulators fit in the cache.
     ///
     /// # Safety
     /// As for [`Self::columns`].
-    unsafe fn some_columns<const ROWS: usize>(
+    unsafe fn some_columns(
         &self,
         kernel: Kernel,
         panels: Range<usize>,
@@ -242,7 +241,11 @@ impl QuantisedMatrix {
         // Rows that are computed together read the panels best in one go; with more there is a part to reuse.
         let alone = rows.len() <= kernel.rows();
         let step = if alone { blocks.max(1) } else { BLOCKS };
-        let mut sums = [[[0.0; LANES]; ROWS]; TASK_PANELS];
+        // For each panel a vector for each row.
+        let mut sums = Scratch::new(panels.len() * rows.len() * LANES);
+        let sums = sums.get_mut::<f32>();
+        sums.fill(0.0);
+        let sums: &mut [Lanes] = sums.as_chunks_mut().0;
         let part = |panel: usize, block: usize| {
             let (_, weights) = self.panel(panel);
             &weights[block * size..blocks.min(block + step) * size]
@@ -252,10 +255,11 @@ impl QuantisedMatrix {
         for block in (0..blocks).step_by(step) {
             for (i, start) in (0..rows.len()).step_by(ROW_GROUP).enumerate() {
                 let group = x.group(rows.start + start, block);
-                for (panel, sums) in panels.clone().zip(&mut sums) {
-                    // While this part is computed, the next one comes from memory, a share of it with each group.
+                for (panel, sums) in panels.clone().zip(sums.chunks_exact_mut(rows.len())) {
+                    // What comes next in memory, while this part is computed.
                     let ahead = match block + step < blocks {
-                        _ if alone => &[],
+                        _ if alone && rows.len() < FETCHING_ROWS => &[],
+                        _ if alone => self.after(panel),
                         true => part(panel, block + step),
                         false => part((panel + TASK_PANELS).min(last_panel), 0),
                     };
@@ -265,7 +269,7 @@ impl QuantisedMatrix {
                 }
             }
         }
-        for (panel, sums) in panels.zip(&sums) {
+        for (panel, sums) in panels.zip(sums.chunks_exact(rows.len())) {
             let (head, _) = self.panel(panel);
             let units: Lanes = std::array::from_fn(|column| self.unit(head, column));
             let first = panel * PANEL;
@@ -278,6 +282,13 @@ impl QuantisedMatrix {
                 }
             }
         }
+    }
+
+    /// As many bytes as a panel has, from a little after its start on: fetching them runs ahead of reading the panel.
+    fn after(&self, panel: usize) -> &[u8] {
+        let size = self.bits.panel_bytes(self.inputs);
+        let start = panel * size + self.bits.head_bytes() + DISTANCE;
+        &self.packed[start.min(self.packed.len())..(start + size).min(self.packed.len())]
     }
 
     /// Head and blocks of a panel.

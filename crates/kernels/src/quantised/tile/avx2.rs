@@ -43,6 +43,7 @@ pub(super) unsafe fn accumulate(bits: Bits, blocks: &[u8], x: RowGroup<'_>, acc:
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn eight<const ROWS: usize>(blocks: &[u8], x: RowGroup<'_>, first: usize, acc: &mut [Lanes], ahead: &[u8]) {
     let low = _mm256_set1_epi16(0xff);
+    let acc = &mut acc.as_chunks_mut::<ROWS>().0[0];
     let mut ahead = Ahead::new(ahead, blocks.len() / Bits::Eight.block_bytes());
     // SAFETY: every read lies in a block of the weights or of the rows, which the caller counted.
     unsafe {
@@ -89,6 +90,7 @@ unsafe fn eight<const ROWS: usize>(blocks: &[u8], x: RowGroup<'_>, first: usize,
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn four<const ROWS: usize>(blocks: &[u8], x: RowGroup<'_>, first: usize, acc: &mut [Lanes], ahead: &[u8]) {
     let (low, one, sixteenth) = (_mm256_set1_epi8(15), _mm256_set1_epi16(1), _mm256_set1_ps(-1.0 / 16.0));
+    let acc = &mut acc.as_chunks_mut::<ROWS>().0[0];
     let mut ahead = Ahead::new(ahead, blocks.len() / Bits::Four.block_bytes());
     // SAFETY: every read lies in a block of the weights or of the rows, which the caller counted.
     unsafe {

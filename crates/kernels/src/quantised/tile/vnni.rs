@@ -35,6 +35,7 @@ pub(super) unsafe fn accumulate(bits: Bits, blocks: &[u8], x: RowGroup<'_>, acc:
 /// As for [`accumulate`], with `ROWS` rows.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
 unsafe fn eight<const ROWS: usize>(blocks: &[u8], x: RowGroup<'_>, acc: &mut [Lanes], ahead: &[u8]) {
+    let acc = &mut acc.as_chunks_mut::<ROWS>().0[0];
     let mut ahead = Ahead::new(ahead, blocks.len() / Bits::Eight.block_bytes());
     let (mut codes, mut scales, mut biases) = (x.codes.as_ptr(), x.scales.as_ptr(), x.biases.as_ptr());
     // SAFETY: every read lies in a block of the weights or of the rows, which the caller counted.
@@ -64,8 +65,8 @@ unsafe fn eight<const ROWS: usize>(blocks: &[u8], x: RowGroup<'_>, acc: &mut [La
             }
             codes = codes.add(ROWS * BLOCK);
         }
-        for r in 0..ROWS {
-            _mm512_storeu_ps(acc[r].as_mut_ptr(), total[r]);
+        for (acc, total) in acc.iter_mut().zip(total) {
+            _mm512_storeu_ps(acc.as_mut_ptr(), total);
         }
     }
 }
@@ -74,6 +75,7 @@ unsafe fn eight<const ROWS: usize>(blocks: &[u8], x: RowGroup<'_>, acc: &mut [La
 /// As for [`accumulate`], with `ROWS` rows.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
 unsafe fn four<const ROWS: usize>(blocks: &[u8], x: RowGroup<'_>, acc: &mut [Lanes], ahead: &[u8]) {
+    let acc = &mut acc.as_chunks_mut::<ROWS>().0[0];
     let mut ahead = Ahead::new(ahead, blocks.len() / Bits::Four.block_bytes());
     let (mut codes, mut scales, mut sums) = (x.codes.as_ptr(), x.scales.as_ptr(), x.sums.as_ptr());
     let low = _mm512_set1_epi8(15);
@@ -115,8 +117,8 @@ unsafe fn four<const ROWS: usize>(blocks: &[u8], x: RowGroup<'_>, acc: &mut [Lan
             }
             codes = codes.add(ROWS * BLOCK);
         }
-        for r in 0..ROWS {
-            _mm512_storeu_ps(acc[r].as_mut_ptr(), total[r]);
+        for (acc, total) in acc.iter_mut().zip(total) {
+            _mm512_storeu_ps(acc.as_mut_ptr(), total);
         }
     }
 }
