@@ -5,7 +5,7 @@
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use deltamux_kernels::attention::{Columns, PagedCache, QueryRow, attend};
 use deltamux_kernels::lowrank::{Band, Term, add_terms};
-use deltamux_kernels::{LowRankDelta, PackedMatrix, Threads, lowbit};
+use deltamux_kernels::{Bits, LowRankDelta, PackedMatrix, QuantisedMatrix, QuantisedRows, Threads, lowbit};
 use half::bf16;
 
 /// `(name, inputs, outputs)` of linears of SmolLM2-135M and Qwen2.5-0.5B.
@@ -31,6 +31,35 @@ fn matmul(c: &mut Criterion) {
         }
     }
     group.finish();
+}
+
+fn quantised(c: &mut Criterion) {
+    let threads = Threads::new(0);
+    for (bits, title) in [(Bits::Eight, "matmul q8"), (Bits::Four, "matmul q4")] {
+        let mut group = c.benchmark_group(title);
+        for (name, inputs, outputs) in SHAPES {
+            let row = |output: usize, row: &mut [f32]| {
+                let values = row.iter_mut().enumerate();
+                values.for_each(|(k, w)| *w = ((output * 7 + k * 13) % 101) as f32 / 50.0 - 1.0);
+            };
+            let matrix = QuantisedMatrix::from_rows(outputs, inputs, bits, &threads, row);
+            for rows in [1, 8, 128] {
+                let (x, mut y) = (vec![0.5; rows * inputs], vec![0.0; rows * outputs]);
+                let mut quantised = QuantisedRows::new();
+                group.throughput(match rows {
+                    1 => Throughput::Bytes(matrix.bytes() as u64),
+                    _ => Throughput::Elements((rows * inputs * outputs) as u64),
+                });
+                group.bench_function(BenchmarkId::new(name, rows), |b| {
+                    b.iter(|| {
+                        quantised.quantise(&x, rows, inputs, &threads);
+                        matrix.matmul_quantised(&quantised, &mut y, &threads);
+                    })
+                });
+            }
+        }
+        group.finish();
+    }
 }
 
 /// Factors at about 1/16 of the bf16 bytes: a few wide ranks, many narrow ones.
@@ -157,5 +186,5 @@ fn attention(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, matmul, low_rank, attention);
+criterion_group!(benches, matmul, quantised, low_rank, attention);
 criterion_main!(benches);
