@@ -2,6 +2,8 @@
 //!
 //! `cargo bench -p deltamux-kernels`; compare with the machine's limits measured in the same hour.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use deltamux_kernels::attention::{Columns, PagedCache, QueryRow, attend};
 use deltamux_kernels::lowrank::{Band, Term, add_terms};
@@ -186,5 +188,31 @@ fn attention(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, matmul, quantised, low_rank, attention);
+/// A region in which every thread has one task and waits for the others to have begun theirs: the team against rayon.
+fn fork_join(c: &mut Criterion) {
+    let threads = Threads::new(0);
+    let count = threads.count();
+    let mut group = c.benchmark_group("fork and join");
+    let meet = |begun: &AtomicUsize| {
+        begun.fetch_add(1, Ordering::AcqRel);
+        while begun.load(Ordering::Acquire) < count {
+            std::hint::spin_loop();
+        }
+    };
+    group.bench_function("team", |b| {
+        b.iter(|| {
+            let begun = AtomicUsize::new(0);
+            threads.for_each(count, usize::MAX, |_| meet(&begun));
+        });
+    });
+    group.bench_function("rayon", |b| {
+        b.iter(|| {
+            let begun = AtomicUsize::new(0);
+            threads.install(|| rayon::broadcast(|_| meet(&begun)));
+        });
+    });
+    group.finish();
+}
+
+criterion_group!(benches, fork_join, matmul, quantised, low_rank, attention);
 criterion_main!(benches);
