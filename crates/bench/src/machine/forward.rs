@@ -164,9 +164,9 @@ impl Bench {
         let mut times = Vec::new();
         let (mut reads, mut peaks) = (Vec::new(), Vec::new());
         for _ in 0..self.steps {
-            let before = (self.limits.read(), self.limits.f32());
+            let before = self.limit();
             let time = self.step(shape, &[])?;
-            let after = (self.limits.read(), self.limits.f32());
+            let after = self.limit();
             times.push(time);
             reads.push(time * (before.0 + after.0) / 2.0);
             peaks.push(time * (before.1 + after.1) / 2.0);
@@ -187,10 +187,17 @@ impl Bench {
             let after = self.step(shape, &[])?;
             times.push(time);
             ratios.push(2.0 * time / (before + after));
-            reads.push(time * self.limits.read());
-            peaks.push(time * self.limits.f32());
+            let (read, peak) = self.limit();
+            reads.push(time * read);
+            peaks.push(time * peak);
         }
         Ok(self.measurement(shape, variants, times, reads, peaks, median(ratios)))
+    }
+
+    /// Bytes a second of reading the weights, and multiply-adds a second, now.
+    fn limit(&self) -> (f64, f64) {
+        let weights = self.backend.step_weights();
+        (self.limits.read_of(&weights), self.limits.f32())
     }
 
     fn prepare(&mut self, shape: &Shape) {

@@ -139,6 +139,17 @@ struct Work {
     peak: Peak,
 }
 
+/// Bytes that one reading of a subject's memory takes.
+const READING: usize = 128 << 20;
+
+/// What a subject is asked to do.
+enum Step<'a> {
+    /// Its work, on the next copy of its weights.
+    Run,
+    /// Read the memory that its next calls read, for the limit: bytes a second.
+    Read(&'a mut Limits, &'a mut f64),
+}
+
 impl Suite {
     /// Microseconds of a region in which each thread has one task and waits for the others to have begun theirs: waking,
     /// meeting and joining.
@@ -169,7 +180,11 @@ impl Suite {
             peak: subject.peak,
         };
         let dtype = subject.dtype;
-        let (gbps, gflops, bound, share_of_limit) = self.time(work, &mut || subject.run(&x, rows, &mut y, &threads));
+        let mut call = |step: Step<'_>| match step {
+            Step::Run => subject.run(&x, rows, &mut y, &threads),
+            Step::Read(limits, bandwidth) => *bandwidth = limits.read_of(&subject.coming(READING)),
+        };
+        let (gbps, gflops, bound, share_of_limit) = self.time(work, &mut call);
         KernelPoint {
             name: format!("{} {}", shape.model, shape.name),
             m: rows,
@@ -214,7 +229,11 @@ impl Suite {
             peak: Peak::F32,
         };
         let mut turn = 0;
-        let mut call = || {
+        let mut call = |step: Step<'_>| {
+            if let Step::Read(limits, bandwidth) = step {
+                *bandwidth = limits.read();
+                return;
+            }
             turn = (turn + 1) % copies;
             let rows: Vec<QueryRow<'_>> = (1..=rows)
                 .map(|row| QueryRow {
@@ -240,15 +259,15 @@ impl Suite {
     }
 
     /// `(GB/s, GFLOP/s, bound, share of the limit)` of repeated calls.
-    fn time(&mut self, work: Work, call: &mut dyn FnMut()) -> (f64, f64, Bound, f64) {
-        let once = seconds(&mut *call).max(1e-9);
+    fn time(&mut self, work: Work, call: &mut dyn FnMut(Step<'_>)) -> (f64, f64, Bound, f64) {
+        let once = seconds(|| call(Step::Run)).max(1e-9);
         let calls = (ROUND / once).ceil().clamp(1.0, 1e5) as usize;
         let (mut times, mut shares) = (Vec::new(), Vec::new());
         let mut memory = 0usize;
         for _ in 0..self.rounds {
-            let before = self.allowed(work);
-            let time = seconds(|| (0..calls).for_each(|_| call())) / calls as f64;
-            let after = self.allowed(work);
+            let before = self.allowed(work, call);
+            let time = seconds(|| (0..calls).for_each(|_| call(Step::Run))) / calls as f64;
+            let after = self.allowed(work, call);
             let (read, compute) = ((before.0 + after.0) / 2.0, (before.1 + after.1) / 2.0);
             memory += usize::from(read > compute);
             times.push(time);
@@ -269,12 +288,14 @@ impl Suite {
     }
 
     /// Seconds that reading and arithmetic allow for one call now.
-    fn allowed(&mut self, work: Work) -> (f64, f64) {
+    fn allowed(&mut self, work: Work, call: &mut dyn FnMut(Step<'_>)) -> (f64, f64) {
         let peak = match work.peak {
             Peak::F32 => self.limits.f32(),
             Peak::Bf16 => self.limits.bf16().unwrap_or(f64::INFINITY),
             Peak::Int8 => self.limits.int8(),
         };
-        (work.bytes as f64 / self.limits.read(), work.operations as f64 / peak)
+        let mut bandwidth = f64::NAN;
+        call(Step::Read(&mut self.limits, &mut bandwidth));
+        (work.bytes as f64 / bandwidth, work.operations as f64 / peak)
     }
 }

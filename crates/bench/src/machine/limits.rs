@@ -69,6 +69,20 @@ impl Limits {
         bytes as f64 / time
     }
 
+    /// Bandwidth now of reading these bytes, bytes a second: the limit of a kernel that reads the same memory. Where
+    /// memory lies physically changes how fast it is, by up to two on a virtual machine.
+    pub fn read_of(&self, parts: &[&[u8]]) -> f64 {
+        let mut bytes = 0;
+        let time = seconds(|| {
+            for part in parts {
+                // Packed weights are aligned; what does not fill a float at the end is left out.
+                let floats = bytemuck::cast_slice(&part[..part.len() / 4 * 4]);
+                bytes += limits::read(floats, &self.threads, &self.sink);
+            }
+        });
+        bytes as f64 / time
+    }
+
     /// f32 multiply-adds now, a second.
     pub fn f32(&self) -> f64 {
         self.peak(limits::multiply_add)

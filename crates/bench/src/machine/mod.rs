@@ -1,7 +1,8 @@
 //! This machine's limits and how near the kernels and the forward pass come to them.
 //!
-//! A shared machine's memory bandwidth changes within minutes, so no figure is compared with a limit that was measured
-//! at another time: every timed call stands between two readings of its limit, and shares are medians of such ratios.
+//! A shared machine's memory bandwidth changes within minutes, and with where memory lies physically by up to two. No
+//! figure is therefore compared with a limit that was measured at another time or over other memory: every timed call
+//! stands between two readings of its own weights, and shares are medians of such ratios.
 
 mod forward;
 mod kernels;

@@ -75,6 +75,27 @@ impl Subject {
         subjects
     }
 
+    /// Bytes of the weights that the coming calls read, about as many as one reading of the limit takes.
+    pub(super) fn coming(&self, bytes: usize) -> Vec<&[u8]> {
+        let count = bytes.div_ceil(self.bytes.max(1));
+        match &self.weights {
+            Weights::Matrices(matrices) => {
+                let coming = matrices
+                    .iter()
+                    .cycle()
+                    .skip(self.next + 1)
+                    .take(count.min(matrices.len()));
+                coming.map(|matrix| &matrix.packed()[..]).collect()
+            }
+            Weights::Deltas(deltas) => {
+                let coming = deltas.iter().cycle().skip(self.next + 1).take(count.min(deltas.len()));
+                coming
+                    .flat_map(|delta| delta.bands.iter().flat_map(|b| [&b.v_codes[..], &b.u_codes[..]]))
+                    .collect()
+            }
+        }
+    }
+
     /// Multiplies `x`, `[rows, inputs]`, with the next copy of the weights.
     pub(super) fn run(&mut self, x: &[f32], rows: usize, y: &mut [f32], threads: &Threads) {
         match &self.weights {

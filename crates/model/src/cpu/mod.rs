@@ -7,9 +7,9 @@ mod logits;
 mod rope;
 mod weights;
 
-use deltamux_kernels::Threads;
 use deltamux_kernels::attention::PagedCache;
 use deltamux_kernels::ops::Rope;
+use deltamux_kernels::{PackedMatrix, Threads};
 
 use crate::backend::{Backend, ForwardError, PAGE_TOKENS, SequenceChunk};
 use crate::{Checkpoint, CheckpointError, LinearId, ModelConfig, Precision};
@@ -78,8 +78,15 @@ impl CpuBackend {
 
     /// Bytes of weights that every step reads: all linears and the head.
     pub fn step_weight_bytes(&self) -> usize {
-        let embedding = self.weights.embedding.bytes();
-        self.weights.bytes() - self.weights.head.as_ref().map_or(0, |_| embedding)
+        self.weights.read_by_every_step().map(PackedMatrix::bytes).sum()
+    }
+
+    /// The packed weights that every step reads.
+    pub fn step_weights(&self) -> Vec<&[u8]> {
+        self.weights
+            .read_by_every_step()
+            .map(|matrix| &matrix.packed()[..])
+            .collect()
     }
 
     /// Multiply-adds with weights in a step of `rows` rows, of which `logit_rows` want logits.

@@ -76,6 +76,12 @@ impl Weights {
         })
     }
 
+    /// All linears and the head.
+    pub(super) fn read_by_every_step(&self) -> impl Iterator<Item = &PackedMatrix> {
+        let linears = self.layers.iter().flat_map(|l| &l.linears).map(|l| &l.matrix);
+        linears.chain([self.head.as_ref().unwrap_or(&self.embedding)])
+    }
+
     pub(super) fn bytes(&self) -> usize {
         let linears = self.layers.iter().flat_map(|l| &l.linears).map(|l| l.matrix.bytes());
         self.embedding.bytes() + self.head.as_ref().map_or(0, PackedMatrix::bytes) + linears.sum::<usize>()
