@@ -176,7 +176,11 @@ fn what_cannot_be_served_is_refused_in_one_line() {
         (vec!["--base", "/no/such/model"], "/no/such/model"),
         (vec!["--base", base, "--port", &taken], "--port"),
         (vec!["--base", base, "--api-key-file", "/no/such/file"], "/no/such/file"),
-        (vec!["--base", base, "--base-dtype", "q8"], "--base-dtype"),
+        (vec!["--base", base, "--base-dtype", "q2"], "--base-dtype"),
+        (
+            vec!["--base", base, "--base-dtype", "q8", "--activations", "bf16"],
+            "--activations bf16",
+        ),
         (vec!["--base", base, "--speculate", "ngram"], "--speculate"),
         (vec!["--base", base, "--memory", "1KiB"], "--memory"),
         (vec!["--base", base, "--variants", "/no/such/folder"], "/no/such/folder"),

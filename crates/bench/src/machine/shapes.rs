@@ -16,7 +16,7 @@ const MODELS: [(&str, usize, usize, usize, usize, usize); 3] = [
     ("qwen2.5-7b", 3_584, 3_584, 1_024, 18_944, 152_064),
 ];
 
-/// Names of the models that [`of_models`] knows.
+/// Names of the models whose products can be measured.
 pub fn models() -> impl Iterator<Item = &'static str> {
     MODELS.iter().map(|model| model.0)
 }
