@@ -1,7 +1,7 @@
 //! Attention over paged keys and values, with grouped query heads and causal masks.
 //!
-//! A row visits the positions it sees in blocks of [`BLOCK`] positions that start at position 0, in order, with an
-//! online softmax: no memory grows with the context of a task. Every [`SEGMENT`] positions the softmax begins anew, and
+//! A row visits the positions it sees in blocks of 64 positions that start at position 0, in order, with an
+//! online softmax: no memory grows with the context of a task. Every 512 positions the softmax begins anew, and
 //! the segments' results are added in order, so that several threads can share one long sequence. Blocks, segments and
 //! all orders depend on positions only: a row's result is the same alone, in any tile or chunk and in any batch.
 
