@@ -28,6 +28,8 @@ enum Command {
     Doc,
     /// Unit, integration and documentation tests, in the release profile.
     Test,
+    /// The kernels' tests under valgrind.
+    Memcheck,
     /// The real binary: official OpenAI client, demo, run bundles, browser.
     E2e,
     /// Installs system packages (when missing) and the Python environment under the target directory.
@@ -71,6 +73,7 @@ fn run(command: Command) -> anyhow::Result<bool> {
         Command::Clippy => gates::lint::clippy(&workspace, &mut run),
         Command::Doc => gates::lint::doc(&workspace, &mut run),
         Command::Test => test(&workspace, &mut run),
+        Command::Memcheck => gates::memcheck::all(&workspace, &mut run),
         Command::E2e => gates::e2e::all(&workspace, &mut run),
         Command::Ci => {
             run.gate("setup", || setup::all(&workspace).map(|()| gates::Tally::one()));
@@ -78,6 +81,7 @@ fn run(command: Command) -> anyhow::Result<bool> {
             gates::lint::clippy(&workspace, &mut run);
             gates::lint::doc(&workspace, &mut run);
             test(&workspace, &mut run);
+            gates::memcheck::all(&workspace, &mut run);
             gates::e2e::all(&workspace, &mut run);
         }
     }

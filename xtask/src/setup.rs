@@ -24,6 +24,9 @@ fn system_packages() -> anyhow::Result<()> {
     if browser().is_none() {
         missing.push("chromium");
     }
+    if !on_path("valgrind") {
+        missing.push("valgrind");
+    }
     // `import venv` alone succeeds on Debian without python3-venv; ensurepip is what that package brings.
     if Cmd::new(python())
         .args(["-c", "import venv, ensurepip"])

@@ -4,6 +4,7 @@ pub mod e2e;
 pub mod junit;
 pub mod libtest;
 pub mod lint;
+pub mod memcheck;
 pub mod test;
 
 use std::time::{Duration, Instant};

@@ -10,8 +10,10 @@ use crate::workspace::Workspace;
 /// Exploring others is what other seeds and the fuzz targets are for.
 const PROPERTY_SEED: (&str, &str) = ("PROPTEST_RNG_SEED", "20260731");
 
-fn property_seed() -> String {
-    std::env::var(PROPERTY_SEED.0).unwrap_or_else(|_| PROPERTY_SEED.1.to_owned())
+/// The variable with its value.
+pub(super) fn property_seed() -> (&'static str, String) {
+    let seed = std::env::var(PROPERTY_SEED.0).unwrap_or_else(|_| PROPERTY_SEED.1.to_owned());
+    (PROPERTY_SEED.0, seed)
 }
 
 /// Unit and integration tests with nextest where it is installed, else with cargo's own runner; then the documentation
@@ -48,7 +50,7 @@ fn nextest(workspace: &Workspace, models: &Models) -> anyhow::Result<Tally> {
     let succeeded = workspace
         .cargo()
         .args(args)
-        .env(PROPERTY_SEED.0, property_seed())
+        .envs([property_seed()])
         .envs(models.vars().iter().cloned())
         .succeeds()?;
     anyhow::ensure!(report.is_file(), "the tests do not build");
@@ -66,7 +68,7 @@ fn cargo_test(workspace: &Workspace, models: &Models, args: &[&str]) -> anyhow::
         .cargo()
         .args(args)
         .args(["--release", "--locked", "--", "--show-output"])
-        .env(PROPERTY_SEED.0, property_seed());
+        .envs([property_seed()]);
     let succeeded = command.envs(models.vars().iter().cloned()).lines(|line| {
         println!("{line}");
         output.line(line);
