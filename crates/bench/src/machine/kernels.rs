@@ -182,7 +182,13 @@ impl Suite {
         let dtype = subject.dtype;
         let mut call = |step: Step<'_>| match step {
             Step::Run => subject.run(&x, rows, &mut y, &threads),
-            Step::Read(limits, bandwidth) => *bandwidth = limits.read_of(&subject.coming(READING)),
+            Step::Read(limits, bandwidth) => {
+                let coming = subject.coming(READING);
+                *bandwidth = match coming.is_empty() {
+                    true => limits.read(),
+                    false => limits.read_of(&coming),
+                };
+            }
         };
         let (gbps, gflops, bound, share_of_limit) = self.time(work, &mut call);
         KernelPoint {
