@@ -1,8 +1,10 @@
-//! Rows of activations in 16 bits: what V's codes are multiplied with.
+//! Rows of activations as integers: what V's codes are multiplied with.
 //!
 //! A group of [`GROUP`] values shares one scale, the largest magnitude over [`LARGEST`]; a value is then an integer
-//! `256 · high + low` whose two bytes fit the byte dot products of every instruction set. The relative error of a
-//! group is 2⁻¹⁶ of its largest value, less than that of the codes by orders of magnitude.
+//! `256 · high + low` whose two bytes fit the byte dot products of every instruction set. Codes of 8 and 4 bits are
+//! multiplied with both bytes: the error, 2⁻¹⁶ of a group's largest value, is less than that of the codes by orders of
+//! magnitude. Codes of 3 and 2 bits are multiplied with the high byte alone ([`coarse`]): 2⁻⁸ of the largest value is
+//! still far less than the codes' own error, a fifth to a third of each weight, and it halves the arithmetic.
 
 use crate::Threads;
 use crate::isa::for_each_isa;
@@ -17,6 +19,14 @@ pub(super) const SMALLEST: f32 = 1e-30;
 
 /// 1.5 · 2²³: added to a number it leaves the nearest integer in the low bits of the mantissa.
 pub(super) const SHIFT: f32 = 12_582_912.0;
+
+/// What a coarse integer, a high byte alone, is worth in integers.
+pub(super) const COARSE: f32 = 256.0;
+
+/// Whether codes of that many bits are multiplied with high bytes alone.
+pub(super) const fn coarse(bits: u8) -> bool {
+    bits <= 3
+}
 
 /// Groups whose sums are reduced together, one in each lane.
 pub(super) const CHUNK: usize = 8;
@@ -47,8 +57,18 @@ impl InputGroup {
 pub(super) struct Activations {
     groups: usize,
     values: Vec<InputGroup>,
-    sums: Vec<[i32; CHUNK]>,
-    scales: Vec<[f32; CHUNK]>,
+    chunks: Vec<InputChunk>,
+}
+
+/// What the groups of a chunk have besides their values, one in each lane; 0 beyond the row.
+#[derive(Clone, Copy, Default)]
+pub(super) struct InputChunk {
+    /// Sum of a group's integers.
+    pub(super) sums: [i32; CHUNK],
+    /// Sum of a group's high bytes.
+    pub(super) coarse_sums: [i32; CHUNK],
+    /// What an integer of a group is worth.
+    pub(super) scales: [f32; CHUNK],
 }
 
 /// One quantised row.
@@ -56,10 +76,8 @@ pub(super) struct Activations {
 pub(super) struct InputRow<'a> {
     /// One element for each group.
     pub(super) values: &'a [InputGroup],
-    /// Sum of a group's integers, in chunks of groups; 0 beyond the row.
-    pub(super) sums: &'a [[i32; CHUNK]],
-    /// Scale of each group, in chunks of groups; 0 beyond the row.
-    pub(super) scales: &'a [[f32; CHUNK]],
+    /// One element for each chunk of groups.
+    pub(super) chunks: &'a [InputChunk],
 }
 
 impl Activations {
@@ -69,29 +87,27 @@ impl Activations {
         self.groups = groups(inputs);
         // Old contents may stay: rows are written before they are read.
         self.values.resize(wanted.len() * self.groups, InputGroup::ZERO);
-        self.sums.resize(wanted.len() * chunks, [0; CHUNK]);
-        self.scales.resize(wanted.len() * chunks, [0.0; CHUNK]);
+        self.chunks.resize(wanted.len() * chunks, InputChunk::default());
         let rows = x
             .chunks_exact(inputs)
             .zip(self.values.chunks_exact_mut(self.groups))
-            .zip(self.sums.chunks_exact_mut(chunks))
-            .zip(self.scales.chunks_exact_mut(chunks))
+            .zip(self.chunks.chunks_exact_mut(chunks))
             .zip(wanted)
             .filter(|(_, wanted)| **wanted)
-            .map(|((((x, values), sums), scales), _)| (x, values, sums, scales));
+            .map(|(((x, values), chunks), _)| (x, values, chunks));
         let count = wanted.iter().filter(|w| **w).count();
         // A value costs about as much as two multiply-adds.
         let cost = 2 * count * inputs;
         if count == 1 {
-            rows.for_each(|(x, values, sums, scales)| quantise_row(x, values, sums, scales));
+            rows.for_each(|(x, values, chunks)| quantise_row(x, values, chunks));
             return;
         }
         let rows: Vec<_> = rows.map(|row| Mutex::new(Some(row))).collect();
         threads.for_each(count, cost, |i| {
             // Each is taken once, by its own task.
             let row = rows[i].lock().map_or(None, |mut row| row.take());
-            if let Some((x, values, sums, scales)) = row {
-                quantise_row(x, values, sums, scales);
+            if let Some((x, values, chunks)) = row {
+                quantise_row(x, values, chunks);
             }
         });
     }
@@ -101,17 +117,15 @@ impl Activations {
         let chunks = self.groups.div_ceil(CHUNK);
         InputRow {
             values: &self.values[row * self.groups..][..self.groups],
-            sums: &self.sums[row * chunks..][..chunks],
-            scales: &self.scales[row * chunks..][..chunks],
+            chunks: &self.chunks[row * chunks..][..chunks],
         }
     }
 }
 
 for_each_isa! {
     /// Quantises one row; groups and chunks that it does not fill are completed with zeros.
-    fn quantise_row(x: &[f32], values: &mut [InputGroup], sums: &mut [[i32; CHUNK]], scales: &mut [[f32; CHUNK]]) {
-        sums.fill([0; CHUNK]);
-        scales.fill([0.0; CHUNK]);
+    fn quantise_row(x: &[f32], values: &mut [InputGroup], chunks: &mut [InputChunk]) {
+        chunks.fill(InputChunk::default());
         let (whole, rest) = x.as_chunks::<GROUP>();
         let mut padded = [0.0; GROUP];
         padded[..rest.len()].copy_from_slice(rest);
@@ -122,16 +136,19 @@ for_each_isa! {
                 largest = magnitude(*x).max(largest);
             }
             let (scale, inverse) = scale(f32::from_bits(largest));
-            let mut sum = 0i32;
+            let (mut sum, mut coarse_sum) = (0i32, 0i32);
             for (i, x) in x.iter().enumerate() {
                 let integer = round(x * inverse);
                 values.low[i] = integer as i8;
-                // Rounded to the nearest multiple of 256, which leaves a signed low byte.
-                values.high[i] = (integer.wrapping_add(128) >> 8) as i8;
+                let high = high(integer);
+                values.high[i] = high as i8;
                 sum = sum.wrapping_add(integer);
+                coarse_sum = coarse_sum.wrapping_add(high);
             }
-            sums[g / CHUNK][g % CHUNK] = sum;
-            scales[g / CHUNK][g % CHUNK] = scale;
+            let (chunk, lane) = (&mut chunks[g / CHUNK], g % CHUNK);
+            chunk.sums[lane] = sum;
+            chunk.coarse_sums[lane] = coarse_sum;
+            chunk.scales[lane] = scale;
         }
     }
 }
@@ -149,6 +166,12 @@ pub(super) fn magnitude(x: f32) -> u32 {
 pub(super) fn scale(largest: f32) -> (f32, f32) {
     let inverse = if largest > SMALLEST { LARGEST / largest } else { 0.0 };
     (largest * (1.0 / LARGEST), inverse)
+}
+
+/// The nearest multiple of 256, in units of it: it leaves a signed low byte.
+#[inline(always)]
+pub(super) fn high(integer: i32) -> i32 {
+    integer.wrapping_add(128) >> 8
 }
 
 /// The nearest integer, ties to even, for magnitudes below 2²²; every bit pattern gives some integer.
@@ -178,7 +201,8 @@ mod tests {
             let activations = quantised(&x);
             let row = activations.row(0);
             for (g, x) in x.chunks(GROUP).enumerate() {
-                let scale = f64::from(row.scales[g / CHUNK][g % CHUNK]);
+                let (chunk, lane) = (&row.chunks[g / CHUNK], g % CHUNK);
+                let scale = f64::from(chunk.scales[lane]);
                 let largest = x.iter().fold(0.0f32, |m, x| m.max(x.abs()));
                 prop_assert!((scale * 32_639.0 - f64::from(largest)).abs() <= 1e-6 * f64::from(largest));
                 for i in 0..GROUP {
@@ -186,7 +210,9 @@ mod tests {
                     prop_assert!((f64::from(row.values[g].value(i)) * scale - exact).abs() <= 0.51 * scale);
                 }
                 let sum: i32 = (0..GROUP).map(|i| row.values[g].value(i)).sum();
-                prop_assert_eq!(row.sums[g / CHUNK][g % CHUNK], sum);
+                prop_assert_eq!(chunk.sums[lane], sum);
+                let high: i32 = row.values[g].high.iter().map(|h| i32::from(*h)).sum();
+                prop_assert_eq!(chunk.coarse_sums[lane], high);
             }
         }
     }
@@ -202,12 +228,12 @@ mod tests {
     fn nothing_is_made_of_nothing_and_nan_stays_visible() {
         for tiny in [0.0, 1e-40, 1e-31] {
             let activations = quantised(&[tiny; 5]);
-            assert_eq!(activations.row(0).sums[0], [0; CHUNK]);
-            assert!(activations.row(0).scales[0][0] < 1e-30);
+            assert_eq!(activations.row(0).chunks[0].sums, [0; CHUNK]);
+            assert!(activations.row(0).chunks[0].scales[0] < 1e-30);
         }
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let activations = quantised(&[1.0, bad, 2.0]);
-            assert!(!activations.row(0).scales[0][0].is_finite());
+            assert!(!activations.row(0).chunks[0].scales[0].is_finite());
         }
     }
 }

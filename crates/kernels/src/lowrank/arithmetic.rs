@@ -1,6 +1,6 @@
 //! The instructions that the integer kernels run on, and the choice among them.
 
-use super::activations::{CHUNK, InputRow};
+use super::activations::{CHUNK, InputRow, coarse};
 use super::coefficients::{BLOCK, Coefficients};
 use super::factor::Factor;
 use super::portable;
@@ -104,10 +104,10 @@ impl Arithmetic {
         match self {
             Self::Portable => false,
             #[cfg(target_arch = "x86_64")]
-            Self::Avx2 => true,
+            Self::Avx2 if !coarse(u.bits()) => true,
             // A multiple of 1 KB brings the rows of a block to the same few sets of the first-level cache.
             #[cfg(target_arch = "x86_64")]
-            Self::Vnni => rows > 1 || u.stride().is_multiple_of(1024) || !u.len().is_multiple_of(GROUP),
+            Self::Avx2 | Self::Vnni => rows > 1 || u.stride().is_multiple_of(1024) || !u.len().is_multiple_of(GROUP),
         }
     }
 
@@ -132,10 +132,7 @@ impl Arithmetic {
         match self {
             Self::Portable => portable::mix(u, coefficients, lane, y),
             #[cfg(target_arch = "x86_64")]
-            Self::Avx2 => {
-                let tile = tile.expect("a tile");
-                by_bits!(u, avx2::mix(tile, coefficients, lane, ahead, y))
-            }
+            Self::Avx2 => by_bits!(u, avx2::mix(u, tile, coefficients, lane, ahead, y)),
             #[cfg(target_arch = "x86_64")]
             Self::Vnni => by_bits!(u, vnni::mix(u, tile, coefficients, lane, ahead, y)),
         }

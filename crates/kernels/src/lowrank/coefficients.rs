@@ -1,10 +1,11 @@
-//! What each rank contributes to a group of outputs, in 16 bits.
+//! What each rank contributes to a group of outputs, as integers.
 //!
 //! Over a block of [`BLOCK`] ranks `h ⊙ s ⊙ scale` shares one scale for each group of outputs. The error of a
 //! coefficient is 2⁻¹⁶ of the block's largest, so that of their sum is small beside the result, whose largest
-//! summands are that coefficient's; sums stay below 32 · 255 · 32,639 < 2³¹.
+//! summands are that coefficient's; sums stay below 32 · 255 · 32,639 < 2³¹. For codes of 3 and 2 bits the high bytes
+//! alone are the coefficients, as with the activations ([`coarse`](super::activations::coarse)).
 
-use super::activations::CHUNK;
+use super::activations::{CHUNK, coarse};
 use super::arithmetic::Arithmetic;
 #[cfg(target_arch = "x86_64")]
 use super::avx2;
@@ -34,9 +35,9 @@ pub(super) struct Coefficients {
 pub(super) struct Integers {
     /// One by one.
     pub(super) single: [Lanes; BLOCK],
-    /// Ranks `2i` and `2i + 1` as two i16.
+    /// Ranks `2i` and `2i + 1` as two i16, or, if coarse, as two bytes, twice.
     pub(super) pairs: [Lanes; BLOCK / 2],
-    /// High bytes and low bytes, signed, of ranks `4i` to `4i + 3`.
+    /// High bytes and low bytes, signed, of ranks `4i` to `4i + 3`; if coarse, the low bytes mean nothing.
     pub(super) quads: [[Lanes; 2]; BLOCK / 4],
 }
 
@@ -74,10 +75,16 @@ impl Coefficients {
             Arithmetic::Portable => portable::quantise(self, u, h),
             // SAFETY: the instructions exist, and the ranks and groups are `u`'s.
             #[cfg(target_arch = "x86_64")]
-            Arithmetic::Avx2 => unsafe { avx2::quantise::<2>(self, u, h, ahead) },
+            Arithmetic::Avx2 if coarse(u.bits()) => unsafe { avx2::quantise::<2, true>(self, u, h, ahead) },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
-            Arithmetic::Vnni => unsafe { avx2::quantise::<4>(self, u, h, ahead) },
+            Arithmetic::Avx2 => unsafe { avx2::quantise::<2, false>(self, u, h, ahead) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Arithmetic::Vnni if coarse(u.bits()) => unsafe { avx2::quantise::<4, true>(self, u, h, ahead) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Arithmetic::Vnni => unsafe { avx2::quantise::<4, false>(self, u, h, ahead) },
         }
     }
 
@@ -98,7 +105,7 @@ impl Coefficients {
         self.integers.single[i][lane]
     }
 
-    /// Integers of the block's ranks, two by two.
+    /// Integers of the block's ranks, two by two, or their bytes.
     #[inline(always)]
     #[cfg(target_arch = "x86_64")]
     pub(super) fn pairs(&self) -> &[Lanes] {

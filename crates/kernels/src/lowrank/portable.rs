@@ -1,6 +1,6 @@
 //! The integer kernels in plain Rust: the definition that the other versions are compared with.
 
-use super::activations::{CHUNK, InputRow, magnitude, round, scale};
+use super::activations::{CHUNK, COARSE, InputRow, coarse, high, magnitude, round, scale};
 use super::coefficients::{BLOCK, Coefficients, first};
 use super::factor::Factor;
 use crate::lowbit::{GROUP, unpack_group};
@@ -13,11 +13,18 @@ pub(super) fn dots(v: &Factor<'_>, ranks: Range<usize>, x: InputRow<'_>, out: &m
         let mut lanes = [0.0f32; CHUNK];
         for (g, values) in x.values.iter().enumerate() {
             let codes = codes(v, rank, g);
-            let (chunk, lane) = (g / CHUNK, g % CHUNK);
-            let products: i32 = (0..GROUP).map(|i| i32::from(codes[i]) * values.value(i)).sum();
+            let (chunk, lane) = (&x.chunks[g / CHUNK], g % CHUNK);
+            let codes = codes.map(i32::from);
+            let (products, x_sum, x_scale): (i32, i32, f32) = if coarse(v.bits()) {
+                let products = (0..GROUP).map(|i| codes[i] * i32::from(values.high[i])).sum();
+                (products, chunk.coarse_sums[lane], chunk.scales[lane] * COARSE)
+            } else {
+                let products = (0..GROUP).map(|i| codes[i] * values.value(i)).sum();
+                (products, chunk.sums[lane], chunk.scales[lane])
+            };
             // A sum of what is infinite or NaN may be any integer.
-            let sum = products.wrapping_sub(i32::from(zeros[g]).wrapping_mul(x.sums[chunk][lane]));
-            lanes[lane] = (sum as f32).mul_add(scales[g] * x.scales[chunk][lane], lanes[lane]);
+            let sum = products.wrapping_sub(i32::from(zeros[g]).wrapping_mul(x_sum));
+            lanes[lane] = (sum as f32).mul_add(scales[g] * x_scale, lanes[lane]);
         }
         *out = sum_lanes(&lanes);
     }
@@ -44,9 +51,10 @@ pub(super) fn quantise(to: &mut Coefficients, u: &Factor<'_>, h: &[f32]) {
     to.zeros = [0; CHUNK];
     for lane in 0..CHUNK {
         let (scale, inverse) = scale(f32::from_bits(largest[lane]));
-        to.scales[lane] = scale;
+        to.scales[lane] = if coarse(u.bits()) { scale * COARSE } else { scale };
         for (i, values) in values.iter().enumerate().take(h.len()) {
             let integer = round(values[lane] * inverse);
+            let integer = if coarse(u.bits()) { high(integer) } else { integer };
             let zero = first(u.zeros(to.first_rank + i, to.first_group))[lane];
             to.integers.single[i][lane] = integer;
             to.zeros[lane] = to.zeros[lane].wrapping_add(integer.wrapping_mul(i32::from(zero)));

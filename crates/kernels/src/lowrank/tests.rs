@@ -109,15 +109,15 @@ fn exact(delta: &LowRankDelta, x: &[f32]) -> Vec<f64> {
     y
 }
 
-#[test]
-fn sixteen_bits_cost_no_accuracy() {
+/// The largest relative error over shapes and singular values that are flat, fall as in fine-tunes, and fall steeply.
+/// Three of the activations are `outliers` times as large as the others.
+fn largest_error(bands: &[(u8, usize)], outliers: f32) -> f64 {
     let mut rng = ChaCha8Rng::seed_from_u64(1);
     let threads = Threads::new(2);
-    let bands = [(16, 2), (8, 9), (4, 20), (3, 40), (2, 100)];
+    let mut largest = 0.0f64;
     for (inputs, outputs) in [(576, 1536), (896, 300), (100, 333), (8, 8), (131, 129)] {
-        // Flat, falling as in fine-tunes, and steeply; without and with outliers among the activations.
-        for (power, outliers, bound) in [(0.0, 1.0, 1e-4), (0.7, 1.0, 1e-4), (3.0, 1.0, 1e-4), (0.7, 50.0, 2e-4)] {
-            let mut delta = random(inputs, outputs, &bands, &mut rng);
+        for power in [0.0, 0.7, 3.0] {
+            let mut delta = random(inputs, outputs, bands, &mut rng);
             for (i, s) in delta.s.iter_mut().enumerate() {
                 *s = ((i + 1) as f32).powf(-power);
             }
@@ -130,11 +130,28 @@ fn sixteen_bits_cost_no_accuracy() {
             let exact = exact(&delta, &x);
             let squares = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>();
             let error = squares(&mut y.iter().zip(&exact).map(|(y, e)| f64::from(*y) - e));
-            let error = (error / squares(&mut exact.iter().copied())).sqrt();
-            assert!(
-                error < bound,
-                "[{outputs}, {inputs}], s = i^-{power}, outliers {outliers}: {error:e}"
-            );
+            largest = largest.max((error / squares(&mut exact.iter().copied())).sqrt());
+        }
+    }
+    largest
+}
+
+#[test]
+fn two_bytes_cost_no_accuracy() {
+    let bands = [(16, 2), (8, 9), (4, 40)];
+    for (outliers, bound) in [(1.0, 1e-4), (50.0, 1e-3)] {
+        let error = largest_error(&bands, outliers);
+        assert!(error < bound, "outliers {outliers}: {error:e}");
+    }
+}
+
+/// Codes of 3 and 2 bits differ from what they stand for by a fifth to a third of each weight.
+#[test]
+fn one_byte_costs_little_beside_the_codes_own_error() {
+    for bands in [&[(16, 2), (8, 9), (4, 20), (3, 40), (2, 100)][..], &[(2, 100)]] {
+        for (outliers, bound) in [(1.0, 2e-2), (50.0, 6e-2)] {
+            let error = largest_error(bands, outliers);
+            assert!(error < bound, "{bands:?}, outliers {outliers}: {error:e}");
         }
     }
 }

@@ -1,9 +1,9 @@
 //! The integer kernels on AVX-512 VNNI: codes times the bytes of 16-bit integers by `dpbusd`.
 //!
-//! V multiplies a group's codes with both bytes of x. U works on tiles in which the packed bytes of four ranks lie side
+//! V multiplies a group's codes with the bytes of x. U works on tiles in which the packed bytes of four ranks lie side
 //! by side, so that a shift and a mask leave four ranks' codes of one output as the four bytes of a lane.
 
-use super::activations::{CHUNK, InputGroup, InputRow};
+use super::activations::{CHUNK, InputGroup, InputRow, coarse};
 use super::avx2::{DotSums, bytes, sum_each, unpack, unpack_tail};
 use super::coefficients::Coefficients;
 use super::factor::Factor;
@@ -25,12 +25,12 @@ pub(super) unsafe fn dots<const BITS: usize>(v: &Factor<'_>, ranks: Range<usize>
         let tail = if whole < groups {
             let tail = unpack_tail::<BITS>(v.group(rank, whole));
             // SAFETY: a whole group of 8-bit codes.
-            unsafe { group_sum::<8>(tail.as_ptr(), &x.values[whole]) }
+            unsafe { group_sum::<BITS, 8>(tail.as_ptr(), &x.values[whole]) }
         } else {
             _mm256_setzero_si256()
         };
         let mut sums = DotSums::new();
-        for (chunk, (x_sums, x_scales)) in x.sums.iter().zip(x.scales).enumerate() {
+        for (chunk, x_chunk) in x.chunks.iter().enumerate() {
             let first = chunk * CHUNK;
             // SAFETY: the row and x have these whole groups.
             let parts = unsafe {
@@ -50,14 +50,7 @@ pub(super) unsafe fn dots<const BITS: usize>(v: &Factor<'_>, ranks: Range<usize>
                     _ => chunk_sums::<BITS, 8>(codes, x, tail),
                 }
             };
-            sums.add(
-                parts,
-                v.scales(rank, first),
-                v.zeros(rank, first),
-                groups - first,
-                x_sums,
-                x_scales,
-            );
+            sums.add::<BITS>(parts, v.scales(rank, first), v.zeros(rank, first), groups - first, x_chunk);
         }
         *out = sums.total();
     }
@@ -77,7 +70,7 @@ unsafe fn chunk_sums<const BITS: usize, const WHOLE: usize>(
     let part = |g: usize| {
         if g < WHOLE {
             // SAFETY: by the contract.
-            unsafe { group_sum::<BITS>(codes.add(g * 16 * BITS), x.add(g)) }
+            unsafe { group_sum::<BITS, BITS>(codes.add(g * 16 * BITS), x.add(g)) }
         } else if g == WHOLE {
             tail
         } else {
@@ -87,19 +80,24 @@ unsafe fn chunk_sums<const BITS: usize, const WHOLE: usize>(
     sum_each([part(0), part(1), part(2), part(3), part(4), part(5), part(6), part(7)])
 }
 
-/// `Σ code · value` of one group, spread over the lanes.
+/// `Σ code · value` of one group, spread over the lanes, for codes of `BITS` bits that are packed in `PACKED`.
 ///
 /// # Safety
-/// 16 · `BITS` bytes are readable at `packed`, and `x` is readable.
+/// 16 · `PACKED` bytes are readable at `packed`, and `x` is readable.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2")]
-unsafe fn group_sum<const BITS: usize>(packed: *const u8, x: *const InputGroup) -> __m256i {
+unsafe fn group_sum<const BITS: usize, const PACKED: usize>(packed: *const u8, x: *const InputGroup) -> __m256i {
     // SAFETY: by the contract.
-    let (codes, x) = unsafe { (unpack::<BITS>(packed), &*x) };
+    let (codes, x) = unsafe { (unpack::<PACKED>(packed), &*x) };
     let (mut high, mut low) = (_mm256_setzero_si256(), _mm256_setzero_si256());
     for (i, codes) in codes.into_iter().enumerate() {
         high = _mm256_dpbusd_epi32(high, codes, bytes(&x.high, i));
-        low = _mm256_dpbusd_epi32(low, codes, bytes(&x.low, i));
+        if !coarse(BITS as u8) {
+            low = _mm256_dpbusd_epi32(low, codes, bytes(&x.low, i));
+        }
+    }
+    if coarse(BITS as u8) {
+        return high;
     }
     _mm256_add_epi32(_mm256_slli_epi32::<8>(high), low)
 }
@@ -242,7 +240,7 @@ pub(super) unsafe fn mix<const BITS: usize>(
         match (y.try_into(), tile) {
             (Ok(y), Some(tile)) => {
                 let quads = tile.group::<BITS>(lane);
-                mix_group::<BITS>(|i| load::<BITS>(quads.add(i * 64 * BITS)), coefficients, lane, ahead, y);
+                mix_group::<BITS, BITS>(|i| load::<BITS>(quads.add(i * 64 * BITS)), coefficients, lane, ahead, y);
             }
             (Ok(y), None) => {
                 let (codes, stride) = (
@@ -252,13 +250,13 @@ pub(super) unsafe fn mix<const BITS: usize>(
                 let last = ranks.len() - 1;
                 // Ranks beyond the last are the last; their coefficients are 0.
                 let quad = |i: usize| std::array::from_fn(|j| codes.add((4 * i + j).min(last) * stride));
-                mix_group::<BITS>(|i| interleave::<BITS>(quad(i)), coefficients, lane, ahead, y);
+                mix_group::<BITS, BITS>(|i| interleave::<BITS>(quad(i)), coefficients, lane, ahead, y);
             }
             (Err(_), Some(tile)) => {
                 let quads = tile.group::<BITS>(lane);
                 let mut padded = [0.0; GROUP];
                 padded[..y.len()].copy_from_slice(y);
-                mix_group::<8>(
+                mix_group::<BITS, 8>(
                     |i| load::<8>(quads.add(i * 64 * 8)),
                     coefficients,
                     lane,
@@ -285,10 +283,11 @@ unsafe fn load<const BITS: usize>(quad: *const u8) -> [__m512i; 8] {
     planes
 }
 
-/// [`mix`] for a whole group, whose planes in the coefficients' `i`-th four ranks are `planes(i)`.
+/// [`mix`] for a whole group of codes of `BITS` bits, packed in `PACKED`, whose planes in the coefficients' `i`-th four
+/// ranks are `planes(i)`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma")]
-fn mix_group<const BITS: usize>(
+fn mix_group<const BITS: usize, const PACKED: usize>(
     planes: impl Fn(usize) -> [__m512i; 8],
     coefficients: &Coefficients,
     lane: usize,
@@ -297,18 +296,24 @@ fn mix_group<const BITS: usize>(
 ) {
     let (mut high, mut low) = ([_mm512_setzero_si512(); 8], [_mm512_setzero_si512(); 8]);
     for (i, weights) in coefficients.quads().iter().enumerate() {
-        let codes = unpack_quad::<BITS>(planes(i));
+        let codes = unpack_quad::<PACKED>(planes(i));
         let (weights_high, weights_low) = (_mm512_set1_epi32(weights[0][lane]), _mm512_set1_epi32(weights[1][lane]));
         for i in 0..8 {
             high[i] = _mm512_dpbusd_epi32(high[i], codes[i], weights_high);
-            low[i] = _mm512_dpbusd_epi32(low[i], codes[i], weights_low);
+            if !coarse(BITS as u8) {
+                low[i] = _mm512_dpbusd_epi32(low[i], codes[i], weights_low);
+            }
         }
         ahead.codes(4 * i..4 * i + 4);
     }
     let zero = _mm512_set1_epi32(coefficients.zero(lane));
     let scale = _mm512_set1_ps(coefficients.scale(lane));
     for (i, y) in y.as_chunks_mut::<16>().0.iter_mut().enumerate() {
-        let sum = _mm512_add_epi32(_mm512_slli_epi32::<8>(high[i]), low[i]);
+        let sum = if coarse(BITS as u8) {
+            high[i]
+        } else {
+            _mm512_add_epi32(_mm512_slli_epi32::<8>(high[i]), low[i])
+        };
         let sum = _mm512_cvtepi32_ps(_mm512_sub_epi32(sum, zero));
         // SAFETY: 16 values.
         unsafe { _mm512_storeu_ps(y.as_mut_ptr(), _mm512_fmadd_ps(sum, scale, _mm512_loadu_ps(y.as_ptr()))) };
