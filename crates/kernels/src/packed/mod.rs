@@ -190,10 +190,10 @@ mod tests {
         });
         let expected = match LAYOUT {
             1 => [
-                (Precision::Bf16, 0),
-                (Precision::F32, 0),
-                (Precision::Q8, 0),
-                (Precision::Q4, 0),
+                (Precision::Bf16, 10_874_471_799_772_158_437),
+                (Precision::F32, 11_913_419_736_085_320_349),
+                (Precision::Q8, 4_805_164_098_845_185_154),
+                (Precision::Q4, 16_277_717_585_853_171_468),
             ],
             version => panic!("add the bytes of version {version}"),
         };
