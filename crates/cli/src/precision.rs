@@ -1,10 +1,12 @@
-//! How the base is kept in memory, on the command line.
+//! How the base is kept in memory, and for the next start, on the command line.
+
+use std::convert::Infallible;
 
 use clap::ValueEnum;
-use deltamux_model::Precision;
+use deltamux_model::{Precision, WeightCache};
 
 /// Precision of the base.
-#[derive(Debug, Clone, Copy, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 pub struct PrecisionArgs {
     /// Precision of the base in memory. q8 and q4 quantise it while it is loaded: half and a quarter of the bytes (q4
     /// keeps embedding and head in 8 bits), and activations in 8 bits.
@@ -14,6 +16,19 @@ pub struct PrecisionArgs {
     /// processors with AVX512_BF16; it is refused on others.
     #[arg(long, value_enum, value_name = "DTYPE", default_value_t = Activations::F32)]
     activations: Activations,
+    /// Where the base's packed weights are kept, so that the next start only reads them: `beside` the model in its folder
+    /// .deltamux-cache, or in DIR, which is created. One file for each model and precision, as large as the base in
+    /// memory; made anew when the model has changed.
+    #[arg(long, value_name = "off|beside|DIR", default_value = "off", value_parser = weight_cache)]
+    weight_cache: WeightCache,
+}
+
+fn weight_cache(text: &str) -> Result<WeightCache, Infallible> {
+    Ok(match text {
+        "off" => WeightCache::Off,
+        "beside" => WeightCache::Beside,
+        dir => WeightCache::Dir(dir.into()),
+    })
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -31,7 +46,12 @@ enum Activations {
 }
 
 impl PrecisionArgs {
-    /// What was chosen.
+    /// Where packed weights are kept.
+    pub fn weight_cache(&self) -> WeightCache {
+        self.weight_cache.clone()
+    }
+
+    /// The precision that was chosen.
     pub fn precision(&self) -> anyhow::Result<Precision> {
         match (self.base_dtype, self.activations) {
             (BaseDtype::Bf16, Activations::F32) => Ok(Precision::Stored),

@@ -9,6 +9,8 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use deltamux_model::CacheUse;
+
 use crate::core::Command;
 use crate::loader::{ArtifactSource, Keys, Source as _, load_checkpoint};
 use crate::registry::{BASE, BaseModel, Entry};
@@ -71,6 +73,11 @@ impl Engine {
     /// As [`Engine::start`].
     pub fn start_with(config: EngineConfig, progress: &dyn Fn(u64, u64)) -> Result<Self, EngineError> {
         start::start(config, progress).map(Self::from)
+    }
+
+    /// What became of the cache of the base's packed weights when the engine started.
+    pub fn weight_cache(&self) -> CacheUse {
+        self.inner.base.weight_cache
     }
 
     /// Why no request is answered any more: the engine has failed or is stopping; `None` while it answers.

@@ -110,9 +110,9 @@ impl Source for CheckpointSource {
 /// Reads and verifies one full model.
 pub(crate) fn load_checkpoint(root: PathBuf, threads: &Threads, precision: Precision) -> Result<CpuBackend, String> {
     let checkpoint = Checkpoint::open(&root).map_err(|e| e.to_string())?;
-    checkpoint.check_finite().map_err(|e| e.to_string())?;
     let options = LoadOptions {
         precision,
+        check_finite: true,
         ..LoadOptions::default()
     };
     CpuBackend::load_with(&checkpoint, threads.clone(), &options).map_err(|e| e.to_string())

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use deltamux_delta::Artifact;
-use deltamux_model::{Checkpoint, CpuBackend, ModelConfig, Precision};
+use deltamux_model::{CacheUse, Checkpoint, CpuBackend, ModelConfig, Precision};
 
 use crate::request::{EngineError, Mode, ModelText, VariantInfo, VariantState};
 use crate::scheduler::ModelKey;
@@ -71,6 +71,8 @@ pub(crate) struct BaseModel {
     pub(crate) mode: Mode,
     /// How matrices are kept.
     pub(crate) precision: Precision,
+    /// What became of the cache of its packed matrices.
+    pub(crate) weight_cache: CacheUse,
     /// Its files, mapped since its weights were read.
     pub(crate) checkpoint: Checkpoint,
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use deltamux_model::{ChatTemplate, GenerationConfig, Precision, Tokenizer};
+use deltamux_model::{ChatTemplate, GenerationConfig, Precision, Tokenizer, WeightCache};
 
 /// How variants are held in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
@@ -45,6 +45,8 @@ pub struct EngineConfig {
     pub threads: usize,
     /// How the base's matrices (in swap mode every model's) are kept in memory.
     pub precision: Precision,
+    /// Where the base's packed matrices are kept for the next start; not in swap mode.
+    pub weight_cache: WeightCache,
     /// After this wait a request goes before fairness and before newer requests for variants that are already in
     /// memory, so that it is served within a bound.
     pub aging: Duration,
@@ -67,6 +69,7 @@ impl EngineConfig {
             max_model_len: None,
             threads: 0,
             precision: Precision::Stored,
+            weight_cache: WeightCache::Off,
             aging: Duration::from_secs(2),
         }
     }

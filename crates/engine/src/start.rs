@@ -7,7 +7,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use deltamux_kernels::Threads;
-use deltamux_model::{Backend, Checkpoint, CpuBackend, LoadOptions};
+use deltamux_model::{Backend, Checkpoint, CpuBackend, LoadOptions, WeightCache};
 
 use crate::core::{Command, Core};
 use crate::engine::Inner;
@@ -52,13 +52,16 @@ pub(crate) fn start(config: EngineConfig, progress: &dyn Fn(u64, u64)) -> Result
         )));
     }
     let text = text::of_directory(&config.base, checkpoint.config())?;
-    checkpoint.check_finite()?;
     let threads = Threads::new(config.threads);
     let options = LoadOptions {
         precision: config.precision,
         progress,
+        cache: &config.weight_cache,
+        check_finite: true,
     };
-    let backend: Box<dyn Backend> = Box::new(CpuBackend::load_with(&checkpoint, threads.clone(), &options)?);
+    let backend = CpuBackend::load_with(&checkpoint, threads.clone(), &options)?;
+    let weight_cache = backend.cache_use();
+    let backend: Box<dyn Backend> = Box::new(backend);
     let base = Arc::new(BaseModel {
         name: base_name(&config),
         root: config.base.clone(),
@@ -66,6 +69,7 @@ pub(crate) fn start(config: EngineConfig, progress: &dyn Fn(u64, u64)) -> Result
         text,
         mode: config.mode,
         precision: config.precision,
+        weight_cache,
         checkpoint,
     });
     let keys = Keys::default();
@@ -232,6 +236,13 @@ fn check(config: &EngineConfig) -> Result<(), EngineError> {
         if value == 0 {
             return Err(EngineError::Config(format!("{flag} is 0; it must be at least 1")));
         }
+    }
+    // The Naive baseline reads each checkpoint as it is stored, whenever it is swapped in.
+    if config.mode == Mode::Swap && config.weight_cache != WeightCache::Off {
+        return Err(EngineError::Config(
+            "--weight-cache keeps the base's packed weights, which --mode swap has no single one of; leave it out"
+                .to_owned(),
+        ));
     }
     Ok(())
 }

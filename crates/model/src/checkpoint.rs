@@ -114,6 +114,11 @@ impl Checkpoint {
         &self.config
     }
 
+    /// The weights files.
+    pub(crate) fn files(&self) -> &[WeightsFile] {
+        &self.files
+    }
+
     /// Names of all stored tensors, sorted; those that the model does not use included.
     pub fn names(&self) -> Vec<&str> {
         self.tensors.keys().map(String::as_str).collect()
@@ -196,6 +201,11 @@ impl Checkpoint {
     /// tensors that the model does not use. Computed once; later calls return the same text.
     pub fn digest(&self) -> String {
         self.digest.get_or_init(|| self.compute_digest()).clone()
+    }
+
+    /// Takes the digest that these very files had before, so that [`Checkpoint::digest`] need not read them.
+    pub(crate) fn remember_digest(&self, digest: String) {
+        self.digest.get_or_init(|| digest);
     }
 
     fn compute_digest(&self) -> String {

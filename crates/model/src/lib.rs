@@ -22,6 +22,7 @@ pub use backend::{Backend, ForwardError, LogitRows, PAGE_TOKENS, SequenceChunk};
 pub use chat::{ChatTemplate, TemplateError};
 pub use checkpoint::{Checkpoint, CheckpointError};
 pub use config::{Architecture, ConfigError, ModelConfig, RopeScaling};
+pub use cpu::cache::{CacheUse, WeightCache};
 pub use cpu::{CpuBackend, LoadOptions};
 pub use generation::GenerationConfig;
 pub use hub::HubError;

@@ -29,6 +29,41 @@ pub struct WeightsFile {
     /// Offset of the data in the file.
     data: usize,
     header: Header,
+    identity: Option<FileIdentity>,
+}
+
+/// What tells a file and its state from any other, without its contents. Every write moves the time of the last change,
+/// which cannot be set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileIdentity {
+    /// Bytes.
+    pub length: u64,
+    /// Number of the file in its file system.
+    pub inode: u64,
+    /// Time of the last write: seconds and nanoseconds since 1970.
+    pub written: (i64, i64),
+    /// Time of the last change of contents or attributes: seconds and nanoseconds since 1970.
+    pub changed: (i64, i64),
+}
+
+impl FileIdentity {
+    /// The identity in a file's metadata; `None` where the system has no such thing.
+    #[cfg(unix)]
+    pub fn of(metadata: &std::fs::Metadata) -> Option<Self> {
+        use std::os::unix::fs::MetadataExt as _;
+        Some(Self {
+            length: metadata.len(),
+            inode: metadata.ino(),
+            written: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+        })
+    }
+
+    /// The identity in a file's metadata; `None` where the system has no such thing.
+    #[cfg(not(unix))]
+    pub fn of(_: &std::fs::Metadata) -> Option<Self> {
+        None
+    }
 }
 
 /// Why a file was refused.
@@ -51,7 +86,8 @@ impl WeightsFile {
     /// Maps `path` and checks its header; the data itself is not read.
     pub fn open(path: &Path) -> Result<Self, WeightsFileError> {
         let file = fs_err::File::open(path)?;
-        if !file.metadata()?.is_file() {
+        let metadata = file.metadata()?;
+        if !metadata.is_file() {
             return Err(WeightsFileError::Invalid {
                 path: path.to_path_buf(),
                 what: "not a regular file: expected a safetensors file".to_owned(),
@@ -70,7 +106,18 @@ impl WeightsFile {
             map,
             data,
             header,
+            identity: FileIdentity::of(&metadata),
         })
+    }
+
+    /// The file's identity when it was opened; `None` where the system has no such thing.
+    pub fn identity(&self) -> Option<FileIdentity> {
+        self.identity
+    }
+
+    /// The header as it is stored.
+    pub fn header_bytes(&self) -> &[u8] {
+        &self.map[LENGTH_BYTES..self.data]
     }
 
     /// The file.

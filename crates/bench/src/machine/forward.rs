@@ -2,12 +2,13 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 use deltamux_delta::{Artifact, artifact};
 use deltamux_kernels::Threads;
 use deltamux_model::{
-    Backend, Checkpoint, CpuBackend, EmbeddingDelta, LoadOptions, LogitRows, PAGE_TOKENS, Precision, SequenceChunk,
-    VariantWeights,
+    Backend, CacheUse, Checkpoint, CpuBackend, EmbeddingDelta, LoadOptions, LogitRows, PAGE_TOKENS, Precision,
+    SequenceChunk, VariantWeights, WeightCache,
 };
 
 use super::limits::{Limits, Machine};
@@ -28,6 +29,8 @@ pub struct ForwardOptions {
     pub context: usize,
     /// How the base's matrices are kept.
     pub precision: Precision,
+    /// Where the base's packed matrices are kept for the next time.
+    pub weight_cache: WeightCache,
     /// Steps that a median is taken of.
     pub steps: usize,
     /// Threads; 0 means one for each core.
@@ -39,6 +42,10 @@ pub struct ForwardOptions {
 pub struct ForwardReport {
     /// The machine's limits in the same run.
     pub machine: Machine,
+    /// Time of loading the base, seconds.
+    pub load_seconds: f64,
+    /// What became of the cache of the base's packed matrices.
+    pub weight_cache: CacheUse,
     /// One entry a kind of step.
     pub steps: Vec<Measurement>,
 }
@@ -95,12 +102,16 @@ pub enum ForwardError {
 /// Runs the steps; `progress(done, total)` is called after each kind.
 pub fn forward(options: &ForwardOptions, progress: &dyn Fn(usize, usize)) -> Result<ForwardReport, ForwardError> {
     let threads = Threads::new(options.threads);
+    let begun = Instant::now();
     let checkpoint = Checkpoint::open(&options.base)?;
     let load = LoadOptions {
         precision: options.precision,
+        cache: &options.weight_cache,
         ..LoadOptions::default()
     };
     let backend = CpuBackend::load_with(&checkpoint, threads.clone(), &load)?;
+    let load_seconds = begun.elapsed().as_secs_f64();
+    let weight_cache = backend.cache_use();
     let variants = load_variants(&options.variants, &checkpoint)?;
     let mut bench = Bench {
         backend,
@@ -131,7 +142,12 @@ pub fn forward(options: &ForwardOptions, progress: &dyn Fn(usize, usize)) -> Res
         progress(steps.len(), total);
     }
     let machine = bench.limits.machine();
-    Ok(ForwardReport { machine, steps })
+    Ok(ForwardReport {
+        machine,
+        load_seconds,
+        weight_cache,
+        steps,
+    })
 }
 
 fn load_variants(folders: &[PathBuf], base: &Checkpoint) -> Result<Vec<Arc<VariantWeights>>, ForwardError> {

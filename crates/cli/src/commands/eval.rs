@@ -48,6 +48,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let tasks = read_tasks(&args.tasks, args.limit.map(|n| n as usize))?;
     let config = EngineConfig {
         precision: args.precision.precision()?,
+        weight_cache: args.precision.weight_cache(),
         ..EngineConfig::new(hub::resolve(args.full.as_ref().unwrap_or(&args.base))?)
     };
     let bar = indicatif::ProgressBar::new(tasks.len() as u64);

@@ -107,6 +107,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         max_seqs: 1,
         threads: args.threads,
         precision: args.precision.precision()?,
+        weight_cache: args.precision.weight_cache(),
         ..EngineConfig::new(deltamux_model::hub::resolve(&args.base)?)
     };
     let engine = progress::loading(|report| Engine::start_with(config, report))?;
@@ -115,6 +116,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         None => engine.base_name().to_owned(),
     };
     let loaded = begun.elapsed();
+    let weight_cache = engine.weight_cache();
     let text = engine.text(&model).context("the model has no text side")?;
     let prompt = prompt_tokens(&text, &question)?;
     let request = args.request(model.clone(), prompt.clone(), &text);
@@ -155,6 +157,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             "prompt_token_ids": prompt,
             "finish_reason": reason,
             "logprobs": args.logprobs.map(|_| answer.logprobs),
+            "weight_cache": weight_cache,
             "timings": durations.to_json(usage),
         }))
     } else {

@@ -142,6 +142,7 @@ impl Args {
             max_model_len: self.max_model_len,
             threads: self.threads.unwrap_or(defaults.threads),
             precision: self.precision.precision()?,
+            weight_cache: self.precision.weight_cache(),
             ..defaults
         })
     }
@@ -200,7 +201,9 @@ fn announce(args: &Args, engine: &Engine, address: SocketAddr) -> anyhow::Result
     let models: Vec<String> = engine.variants().into_iter().map(|model| model.name).collect();
     if args.json {
         // On one line, so that scripts read the same line with and without --json.
-        output::text(json!({"url": url, "base": engine.base_name(), "models": models}))
+        output::text(json!({
+            "url": url, "base": engine.base_name(), "models": models, "weight_cache": engine.weight_cache(),
+        }))
     } else {
         output::text(format_args!(
             "listening on {url} with {} (base) and {}",

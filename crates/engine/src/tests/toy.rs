@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock};
 
 use deltamux_model::backend::PAGE_TOKENS;
 use deltamux_model::{
-    Backend, ChatTemplate, Checkpoint, ForwardError, GenerationConfig, LogitRows, ModelConfig, SequenceChunk,
+    Backend, CacheUse, ChatTemplate, Checkpoint, ForwardError, GenerationConfig, LogitRows, ModelConfig, SequenceChunk,
     Tokenizer, VariantWeights,
 };
 
@@ -202,6 +202,7 @@ pub(crate) fn engine(config: EngineConfig, variants: &[&str], variant_bytes: u64
         text: text.clone(),
         mode: config.mode,
         precision: config.precision,
+        weight_cache: CacheUse::Off,
         checkpoint: Checkpoint::open(&tiny_base()).expect("checkpoint"),
     });
     let backend = Box::new(Toy {

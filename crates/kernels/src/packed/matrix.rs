@@ -25,24 +25,29 @@ pub enum Precision {
 }
 
 impl Precision {
+    /// Bytes of a packed matrix; `None` if they are more than memory has addresses.
+    pub fn checked_packed_bytes(self, outputs: usize, inputs: usize) -> Option<usize> {
+        match self {
+            Self::Bf16 | Self::Bf16Activations => panel_bytes::<Bf16Pair>(outputs, inputs),
+            Self::F32 => panel_bytes::<F32Pair>(outputs, inputs),
+            Self::Q8 => Bits::Eight.packed_bytes(outputs, inputs),
+            Self::Q4 => Bits::Four.packed_bytes(outputs, inputs),
+        }
+    }
+
     /// Bytes of a packed matrix.
     ///
     /// # Panics
     /// If they would be more than memory has addresses.
     pub fn packed_bytes(self, outputs: usize, inputs: usize) -> usize {
-        let bits = match self {
-            Self::Bf16 | Self::Bf16Activations => return panel_bytes::<Bf16Pair>(outputs, inputs),
-            Self::F32 => return panel_bytes::<F32Pair>(outputs, inputs),
-            Self::Q8 => Bits::Eight,
-            Self::Q4 => Bits::Four,
-        };
-        bits.packed_bytes(outputs, inputs).expect("the matrix fits in memory")
+        self.checked_packed_bytes(outputs, inputs)
+            .expect("the matrix fits in memory")
     }
 }
 
-fn panel_bytes<P>(outputs: usize, inputs: usize) -> usize {
-    let panels = outputs.div_ceil(PANEL).checked_mul(inputs.div_ceil(2) * size_of::<P>());
-    panels.expect("the matrix fits in memory")
+fn panel_bytes<P>(outputs: usize, inputs: usize) -> Option<usize> {
+    let panel = inputs.div_ceil(2).checked_mul(size_of::<P>())?;
+    outputs.div_ceil(PANEL).checked_mul(panel)
 }
 
 /// A weight matrix `[outputs, inputs]`, packed for `y = x Wᵀ`. Cloning shares the weights.
@@ -158,7 +163,7 @@ impl PackedMatrix {
     /// What [`PackedMatrix::packed`] gave, perhaps in another process; `None` if `packed` has another length than the
     /// shape takes, or does not start at a multiple of [`crate::ALIGNMENT`].
     pub fn from_packed(precision: Precision, packed: Bytes, outputs: usize, inputs: usize) -> Option<Self> {
-        if packed.len() != precision.packed_bytes(outputs, inputs)
+        if precision.checked_packed_bytes(outputs, inputs) != Some(packed.len())
             || !(packed.as_ptr() as usize).is_multiple_of(ALIGNMENT)
         {
             return None;
@@ -273,7 +278,8 @@ impl PackedMatrix {
 
 /// Lets `fill(first column, columns, bytes)` write each panel, in parallel.
 fn pack<P>(outputs: usize, inputs: usize, threads: &Threads, fill: impl Fn(usize, usize, &mut [u8]) + Sync) -> Bytes {
-    let mut data = AlignedBytes::zeroed(panel_bytes::<P>(outputs, inputs));
+    let bytes = panel_bytes::<P>(outputs, inputs).expect("the matrix fits in memory");
+    let mut data = AlignedBytes::zeroed(bytes);
     let panels = outputs.div_ceil(PANEL);
     let parts = DisjointRows::new(&mut data[..], inputs.div_ceil(2) * size_of::<P>());
     threads.for_each(panels, outputs * inputs, |p| {

@@ -18,6 +18,10 @@ use crate::lanes::LANES;
 /// Output columns of a panel.
 pub const PANEL: usize = 2 * LANES;
 
+/// Version of the packed bytes of all precisions. Raised whenever the same weights are packed into other bytes, be it by
+/// their order or by how they are quantised: packed matrices that were stored before must not be read by it.
+pub const LAYOUT: u32 = 1;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -161,6 +165,51 @@ mod tests {
                     prop_assert_eq!(&alone, &y[*column..column + matrix.outputs()]);
                     prop_assert!(y[column - gap..*column].iter().all(|v| *v == 7.0), "gaps are left alone");
                 }
+            }
+        }
+    }
+
+    /// Stored matrices are read by [`LAYOUT`] alone, so what is packed may not change without it.
+    #[test]
+    fn the_packed_bytes_are_those_of_the_layout_version() {
+        // Sixteenths are exact in every precision's arithmetic, on every machine.
+        let weight = |o: usize, i: usize| ((o * 37 + i * 11) % 61) as f32 / 16.0 - 1.875;
+        let (outputs, inputs) = (37, 75);
+        let weights: Vec<f32> = (0..outputs * inputs).map(|n| weight(n / inputs, n % inputs)).collect();
+        let threads = Threads::new(2);
+        let row = |o: usize, row: &mut [f32]| row.copy_from_slice(&weights[o * inputs..][..inputs]);
+        let quantised = |bits| PackedMatrix::quantised(bits, outputs, inputs, &threads, row);
+        let [bf16, f32] = both(&weights, outputs, inputs);
+        let found = [bf16, f32, quantised(crate::Bits::Eight), quantised(crate::Bits::Four)].map(|matrix| {
+            // FNV-1a.
+            let hash = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
+            (
+                matrix.precision(),
+                matrix.packed().iter().fold(0xcbf2_9ce4_8422_2325, hash),
+            )
+        });
+        let expected = match LAYOUT {
+            1 => [
+                (Precision::Bf16, 10_874_471_799_772_158_437),
+                (Precision::F32, 11_913_419_736_085_320_349),
+                (Precision::Q8, 4_805_164_098_845_185_154),
+                (Precision::Q4, 16_277_717_585_853_171_468),
+            ],
+            version => panic!("add the bytes of version {version}"),
+        };
+        assert_eq!(found, expected, "raise LAYOUT if the packed bytes change");
+    }
+
+    #[test]
+    fn sizes_beyond_memory_are_none() {
+        for precision in [Precision::Bf16, Precision::F32, Precision::Q8, Precision::Q4] {
+            for (outputs, inputs) in [
+                (usize::MAX, 64),
+                (64, usize::MAX),
+                (usize::MAX, usize::MAX),
+                (1 << 40, 1 << 40),
+            ] {
+                assert_eq!(precision.checked_packed_bytes(outputs, inputs), None, "{precision:?}");
             }
         }
     }

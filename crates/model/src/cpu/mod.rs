@@ -1,6 +1,7 @@
 //! The model in main memory, computed by this machine's cores.
 
 mod batch;
+pub mod cache;
 mod forward;
 mod load;
 mod logits;
@@ -14,6 +15,7 @@ use deltamux_kernels::{PackedMatrix, Threads};
 use crate::backend::{Backend, ForwardError, PAGE_TOKENS, SequenceChunk};
 use crate::{Checkpoint, CheckpointError, LinearId, ModelConfig, Precision};
 use batch::Batch;
+use cache::{CacheUse, Slot};
 pub use load::LoadOptions;
 use weights::Weights;
 
@@ -29,6 +31,7 @@ pub struct CpuBackend {
     /// Keys and values of each layer.
     kv: Vec<PagedCache>,
     threads: Threads,
+    cache: CacheUse,
 }
 
 /// Sees the input rows `[rows, inputs]` of a linear before it runs.
@@ -43,13 +46,21 @@ impl CpuBackend {
     /// Loads the weights of a checkpoint; KV pages are allocated later. The largest matrices are packed first, and the
     /// memory that a matrix's file took is given back before the next one is read, so that loading takes little more
     /// memory than the model.
+    ///
+    /// With a cache that holds this checkpoint's packed matrices, they are read from it. Whatever is wrong with the
+    /// cache is a warning, not an error.
     pub fn load_with(
         checkpoint: &Checkpoint,
         threads: Threads,
         options: &LoadOptions<'_>,
     ) -> Result<Self, CheckpointError> {
+        load::check_precision(checkpoint, options.precision)?;
+        let (weights, cache) = match Slot::new(options.cache, checkpoint, options.precision) {
+            Ok(Some(slot)) => load_cached(checkpoint, options, &threads, slot)?,
+            Ok(None) => (load_files(checkpoint, options, &threads)?, CacheUse::Off),
+            Err(failed) => (load_files(checkpoint, options, &threads)?, failed),
+        };
         let config = checkpoint.config().clone();
-        let weights = Weights::load(checkpoint, options, &threads)?;
         let rope = Rope::new(rope::frequencies(&config));
         Ok(Self {
             config,
@@ -57,7 +68,13 @@ impl CpuBackend {
             rope,
             kv: Vec::new(),
             threads,
+            cache,
         })
+    }
+
+    /// What became of the cache of packed weights when this model was loaded.
+    pub fn cache_use(&self) -> CacheUse {
+        self.cache
     }
 
     /// Bytes of the weights in memory once a checkpoint is loaded.
@@ -109,6 +126,44 @@ impl CpuBackend {
         let hidden = self.hidden_states(&batch, observe);
         Ok(self.logits(&batch, &hidden))
     }
+}
+
+/// From the checkpoint's files.
+fn load_files(
+    checkpoint: &Checkpoint,
+    options: &LoadOptions<'_>,
+    threads: &Threads,
+) -> Result<Weights, CheckpointError> {
+    if options.check_finite {
+        checkpoint.check_finite()?;
+    }
+    Weights::load(checkpoint, options, threads, None)
+}
+
+/// From the cache if it holds them; else from the checkpoint's files, and into the cache.
+fn load_cached(
+    checkpoint: &Checkpoint,
+    options: &LoadOptions<'_>,
+    threads: &Threads,
+    slot: Slot<'_>,
+) -> Result<(Weights, CacheUse), CheckpointError> {
+    if let Some(stored) = slot.read(threads, options.progress) {
+        let weights = Weights::load(checkpoint, options, threads, Some(stored.matrices))?;
+        return Ok((weights, CacheUse::Read));
+    }
+    let settled = slot.settle();
+    let options = LoadOptions {
+        check_finite: options.check_finite || settled,
+        ..*options
+    };
+    let weights = load_files(checkpoint, &options, threads)?;
+    if !settled {
+        return Ok((weights, CacheUse::NotWritten));
+    }
+    let matrices = weights.matrices();
+    let cache = slot.write(|name| matrices.get(name).copied(), threads);
+    drop(matrices);
+    Ok((weights, cache))
 }
 
 impl Backend for CpuBackend {

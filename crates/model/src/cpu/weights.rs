@@ -1,5 +1,7 @@
 //! Weights of a checkpoint, packed for the kernels.
 
+use std::collections::BTreeMap;
+
 use deltamux_kernels::{PackedMatrix, Threads};
 
 use crate::linear::{LinearId, LinearKind};
@@ -50,13 +52,15 @@ pub(super) struct Vector {
 }
 
 impl Weights {
+    /// With `stored`, matrices come from there.
     pub(super) fn load(
         checkpoint: &Checkpoint,
         options: &LoadOptions<'_>,
         threads: &Threads,
+        stored: Option<BTreeMap<String, PackedMatrix>>,
     ) -> Result<Self, CheckpointError> {
         let config = checkpoint.config();
-        let loader = Loader::new(checkpoint, options, threads);
+        let loader = Loader::new(checkpoint, options, threads, stored);
         let (vocabulary, hidden) = (config.vocab_size, config.hidden_size);
         // Largest first: while the last matrix is packed, its file's memory comes on top of all the others.
         let embedding = loader.matrix(layout::EMBEDDING, vocabulary, hidden)?;
@@ -74,6 +78,15 @@ impl Weights {
             final_norm,
             layers,
         })
+    }
+
+    /// All matrices by name.
+    pub(super) fn matrices(&self) -> BTreeMap<String, &PackedMatrix> {
+        let linears = self.layers.iter().flat_map(|l| &l.linears);
+        let linears = linears.map(|linear| (linear.id.weight(), &linear.matrix));
+        let head = self.head.iter().map(|head| (layout::HEAD.to_owned(), head));
+        let embedding = [(layout::EMBEDDING.to_owned(), &self.embedding)];
+        embedding.into_iter().chain(head).chain(linears).collect()
     }
 
     /// All linears and the head.

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use comfy_table::{CellAlignment, Table, presets};
 use deltamux_bench::machine::{ForwardOptions, ForwardReport, artifacts_in, forward};
+use deltamux_model::CacheUse;
 
 use crate::precision::PrecisionArgs;
 use crate::progress::Stages;
@@ -70,6 +71,7 @@ pub fn run(args: Args, json: bool) -> anyhow::Result<()> {
         sequences: args.sequences,
         context: args.context,
         precision: args.precision.precision()?,
+        weight_cache: args.precision.weight_cache(),
         steps: args.steps,
         threads: args.threads,
     };
@@ -121,7 +123,16 @@ fn table(report: &ForwardReport) -> String {
         }
     }
     format!(
-        "{} threads, {}: reads {:.1} GB/s, f32 {:.0} GFLOP/s\n{table}",
-        machine.threads, machine.isa, machine.read_gbps, machine.f32_gflops
+        "{} threads, {}: reads {:.1} GB/s, f32 {:.0} GFLOP/s; weights loaded in {:.2} s{}\n{table}",
+        machine.threads,
+        machine.isa,
+        machine.read_gbps,
+        machine.f32_gflops,
+        report.load_seconds,
+        match report.weight_cache {
+            CacheUse::Read => " from the cache",
+            CacheUse::Written => " and written to the cache",
+            CacheUse::Off | CacheUse::NotWritten => "",
+        },
     )
 }
