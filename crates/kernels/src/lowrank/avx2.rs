@@ -229,7 +229,7 @@ impl DotSums {
         &mut self,
         parts: __m256i,
         scales: &[f32],
-        zeros: &[u8],
+        zeros: &[u16],
         groups: usize,
         sums: &[i32; CHUNK],
         x_scales: &[f32; CHUNK],
@@ -243,10 +243,9 @@ impl DotSums {
         };
         // Beyond the row the sums and scales of x are 0, so whatever stands there as a zero point does not matter; a
         // scale might be infinite.
-        let zeros = match zeros.as_chunks::<CHUNK>().0.first() {
-            Some(zeros) => u64::from_le_bytes(*zeros),
-            None => zeros.iter().rev().fold(0, |all, zero| all << 8 | u64::from(*zero)),
-        };
+        let zeros = first(zeros);
+        // SAFETY: 8 values.
+        let zeros = unsafe { _mm_loadu_si128(zeros.as_ptr().cast()) };
         let scales = if groups >= CHUNK {
             // SAFETY: the slice is checked to have 8 values.
             unsafe { _mm256_loadu_ps(scales[..CHUNK].as_ptr()) }
@@ -256,8 +255,8 @@ impl DotSums {
             // SAFETY: reads only the lanes before `groups`, which the slice is checked to have.
             unsafe { _mm256_maskload_ps(scales[..groups].as_ptr(), present) }
         };
-        let zeros = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(zeros as i64));
-        let integers = _mm256_sub_epi32(parts, _mm256_mullo_epi32(zeros, sums));
+        let zeros = _mm256_mullo_epi32(_mm256_cvtepu16_epi32(zeros), sums);
+        let integers = _mm256_sub_epi32(_mm256_slli_epi32::<1>(parts), zeros);
         self.0 = _mm256_fmadd_ps(_mm256_cvtepi32_ps(integers), _mm256_mul_ps(scales, x_scales), self.0);
     }
 
@@ -322,7 +321,9 @@ pub(super) unsafe fn quantise<const TOGETHER: usize>(to: &mut Coefficients, u: &
             let rounded = _mm256_add_ps(_mm256_mul_ps(values[start + i], inverse), shift);
             *integer = _mm256_sub_epi32(_mm256_castps_si256(rounded), _mm256_castps_si256(shift));
             let points = first(u.zeros(to.first_rank + start + i, to.first_group));
-            let points = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(i64::from_le_bytes(points)));
+            // SAFETY: 8 values.
+            let points = unsafe { _mm_loadu_si128(points.as_ptr().cast()) };
+            let points = _mm256_cvtepu16_epi32(points);
             // Integers fit in the low words.
             zeros = _mm256_add_epi32(zeros, _mm256_madd_epi16(*integer, points));
         }
@@ -506,7 +507,7 @@ unsafe fn mix_group<const BITS: usize>(
             ];
             for (i, sum) in in_order.into_iter().enumerate() {
                 let y = &mut y[plane * step + 16 * part + 8 * i..][..8];
-                let sum = _mm256_cvtepi32_ps(_mm256_sub_epi32(sum, zero));
+                let sum = _mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_slli_epi32::<1>(sum), zero));
                 // SAFETY: 8 values.
                 unsafe { _mm256_storeu_ps(y.as_mut_ptr(), _mm256_fmadd_ps(sum, scale, _mm256_loadu_ps(y.as_ptr()))) };
             }

@@ -2,7 +2,7 @@
 
 use super::arithmetic::Arithmetic;
 use super::terms::add_terms_by;
-use super::testing::random;
+use super::testing::{random, random_apart};
 use super::{LowRankDelta, Term, add_terms};
 use crate::Threads;
 use proptest::prelude::*;
@@ -93,17 +93,13 @@ proptest! {
 /// `U (s ⊙ (V x))` in f64 from the exact weights.
 fn exact(delta: &LowRankDelta, x: &[f32]) -> Vec<f64> {
     let mut y = vec![0.0; delta.outputs];
-    let mut s = delta.s.iter();
-    for band in &delta.bands {
-        let (v, u) = (delta.v(band), delta.u(band));
-        let (mut v_row, mut u_row) = (vec![0.0; delta.inputs], vec![0.0; delta.outputs]);
-        for (rank, s) in (0..band.ranks).zip(&mut s) {
-            v.row(rank, &mut v_row);
-            u.row(rank, &mut u_row);
-            let dot: f64 = v_row.iter().zip(x).map(|(v, x)| f64::from(*v) * f64::from(*x)).sum();
-            for (y, u) in y.iter_mut().zip(&u_row) {
-                *y += f64::from(*u) * f64::from(*s) * dot;
-            }
+    let (mut v_row, mut u_row) = (vec![0.0; delta.inputs], vec![0.0; delta.outputs]);
+    for (((v, v_rank), (u, u_rank)), s) in delta.rows().zip(&delta.s) {
+        v.row(v_rank, &mut v_row);
+        u.row(u_rank, &mut u_row);
+        let dot: f64 = v_row.iter().zip(x).map(|(v, x)| f64::from(*v) * f64::from(*x)).sum();
+        for (y, u) in y.iter_mut().zip(&u_row) {
+            *y += f64::from(*u) * f64::from(*s) * dot;
         }
     }
     y
@@ -114,10 +110,13 @@ fn sixteen_bits_cost_no_accuracy() {
     let mut rng = ChaCha8Rng::seed_from_u64(1);
     let threads = Threads::new(2);
     let bands = [(16, 2), (8, 9), (4, 20), (3, 40), (2, 100)];
+    let wider = [(16, 2), (8, 20), (4, 33), (3, 66), (2, 50)];
     for (inputs, outputs) in [(576, 1536), (896, 300), (100, 333), (8, 8), (131, 129)] {
         // Flat, falling as in fine-tunes, and steeply; without and with outliers among the activations.
         for (power, outliers, bound) in [(0.0, 1.0, 1e-4), (0.7, 1.0, 1e-4), (3.0, 1.0, 1e-4), (0.7, 50.0, 2e-4)] {
-            let mut delta = random(inputs, outputs, &bands, &mut rng);
+            // U as wide as V, and wider.
+            let u_bands = if power == 3.0 { &wider } else { &bands };
+            let mut delta = random_apart(inputs, outputs, &bands, u_bands, &mut rng);
             for (i, s) in delta.s.iter_mut().enumerate() {
                 *s = ((i + 1) as f32).powf(-power);
             }
@@ -177,7 +176,7 @@ fn terms_that_do_not_fit_are_refused_by_name() {
     let threads = Threads::new(1);
     let [delta, wide] = [70, 71].map(|inputs| random(inputs, 90, &[(2, 4)], &mut rng));
     let mut broken = delta.clone();
-    broken.bands[0].u_scales.pop();
+    broken.u[0].scales.pop();
     let mut missing = delta.clone();
     missing.s.pop();
     let term = |delta, rows, column| Term { delta, rows, column };

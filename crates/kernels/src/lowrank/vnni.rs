@@ -308,7 +308,7 @@ fn mix_group<const BITS: usize>(
     let zero = _mm512_set1_epi32(coefficients.zero(lane));
     let scale = _mm512_set1_ps(coefficients.scale(lane));
     for (i, y) in y.as_chunks_mut::<16>().0.iter_mut().enumerate() {
-        let sum = _mm512_add_epi32(_mm512_slli_epi32::<8>(high[i]), low[i]);
+        let sum = _mm512_add_epi32(_mm512_slli_epi32::<9>(high[i]), _mm512_slli_epi32::<1>(low[i]));
         let sum = _mm512_cvtepi32_ps(_mm512_sub_epi32(sum, zero));
         // SAFETY: 16 values.
         unsafe { _mm512_storeu_ps(y.as_mut_ptr(), _mm512_fmadd_ps(sum, scale, _mm512_loadu_ps(y.as_ptr()))) };
