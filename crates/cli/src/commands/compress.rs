@@ -108,6 +108,7 @@ struct Tensor<'a> {
     shape: [usize; 2],
     ranks: usize,
     bits: &'a std::collections::BTreeMap<String, usize>,
+    bits_u: &'a std::collections::BTreeMap<String, usize>,
     bytes: u64,
     rel_output_error_heldout: Option<f64>,
 }
@@ -119,6 +120,7 @@ impl<'a> From<&'a LinearInfo> for Tensor<'a> {
             shape: linear.shape,
             ranks: linear.ranks,
             bits: &linear.bits,
+            bits_u: &linear.bits_u,
             bytes: linear.bytes,
             rel_output_error_heldout: linear.rel_output_error.heldout,
         }

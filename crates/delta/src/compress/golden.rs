@@ -10,6 +10,7 @@ use super::linalg::{Matrix, product, quadratic};
 use super::matrix::prepare;
 use super::options::Method;
 use super::quantise::InputMoments;
+use crate::artifact::Coding;
 
 #[derive(Deserialize)]
 struct Golden {
@@ -130,7 +131,7 @@ fn gptq_leaves_the_output_error_of_numpy() {
     for case in cases() {
         let (delta, moments) = make(&case);
         let factors = factor(&delta, &moments.c, Norm::Weights, Order::SingularValue, 16).unwrap();
-        let quantised = quantise_rows(factors.v.clone(), &[3; 16], &moments.hessian);
+        let quantised = quantise_rows(Coding::Affine, factors.v.clone(), &[3; 16], &moments.hessian);
         let mut rounding = factors.v.clone();
         rounding
             .data
