@@ -106,9 +106,10 @@ fn prinmix_reaches_the_errors_of_numpy() {
 }
 
 #[test]
-fn whitened_factors_reach_the_errors_of_numpy() {
+fn best_is_well_below_whitened_factors_alone() {
     for case in cases() {
-        assert_as_good("best", error(&case, Method::Best), case.best);
+        let found = error(&case, Method::Best);
+        assert!(found < 0.9 * case.best, "{found} against numpy's {}", case.best);
     }
 }
 
