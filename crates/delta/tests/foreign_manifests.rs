@@ -4,7 +4,7 @@ use deltamux_delta::artifact::Manifest;
 use proptest::prelude::*;
 
 /// The parts of a manifest that numbers are computed from.
-const MANIFEST: &str = r#"{"format_version":1,"name":"v","method":"prinmix","ratio":0.0625,"budget":"model",
+const MANIFEST: &str = r#"{"format_version":2,"name":"v","method":"prinmix","ratio":0.0625,"budget":"model",
 "base":{"digest":"00","architecture":"Llama","num_layers":1,"hidden_size":8,"vocab_size":8},"vocab_size":null,
 "linears":[],"unchanged_linears":1,"files":[]}"#;
 

@@ -107,7 +107,13 @@ fn a_manifest_that_is_not_json_or_of_another_version_is_refused() {
     assert!(manifest("{\"format_version\": 1").contains("not JSON"));
     assert!(manifest("{\"format_version\": 99}").contains("format version 99"));
     assert!(manifest("{}").contains("no `format_version`"));
-    assert!(manifest("{\"format_version\": 1}").contains("missing field"));
+    // The first version had one width for both factors.
+    let old = manifest("{\"format_version\": 1}");
+    assert!(
+        old.contains("format version 1") && old.contains("compress again"),
+        "{old}"
+    );
+    assert!(manifest("{\"format_version\": 2}").contains("missing field"));
 }
 
 #[test]
@@ -204,16 +210,38 @@ fn other_ranks_than_the_manifest_says_are_refused() {
         let linear = &mut manifest.linears[0];
         linear.ranks += 1;
         *linear.bits.entry("2".to_string()).or_default() += 1;
+        *linear.bits_u.entry("2".to_string()).or_default() += 1;
     });
     assert!(refused(&path).contains("but the manifest says"));
+
+    let (_dir, path) = rewritten(|_, manifest| {
+        *manifest.linears[0].bits_u.entry("2".to_string()).or_default() += 1;
+    });
+    assert!(refused(&path).contains("its widths of U add up to"));
+}
+
+#[test]
+fn packed_factors_of_an_unknown_coding_or_of_unequal_ranks_are_refused() {
+    let change = |at: usize| {
+        let (_dir, path) = rewritten(|tensors, _| {
+            let tensor = tensors.iter_mut().find(|t| t.dtype == "U8").unwrap();
+            tensor.bytes[at] += 2;
+        });
+        refused(&path)
+    };
+    let error = change(0);
+    assert!(error.contains("coding 2") || error.contains("coding 3"), "{error}");
+    // The count of ranks of two bits of U.
+    let error = change(19);
+    assert!(error.contains("ranks of V, but"), "{error}");
 }
 
 #[test]
 fn a_scale_that_is_not_finite_is_refused() {
     let (_dir, path) = rewritten(|tensors, _| {
         let tensor = tensors.iter_mut().find(|t| t.dtype == "U8").unwrap();
-        // The first singular value, after five counts and the unit.
-        tensor.bytes[14..16].copy_from_slice(&[0xff, 0x7f]);
+        // The first singular value, after the coding, ten counts and the unit.
+        tensor.bytes[25..27].copy_from_slice(&[0xff, 0x7f]);
     });
     assert!(refused(&path).contains("not finite"));
 }

@@ -67,46 +67,35 @@ fn quantised(c: &mut Criterion) {
 /// Factors at about 1/16 of the bf16 bytes: a few wide ranks, many narrow ones.
 fn delta(inputs: usize, outputs: usize) -> LowRankDelta {
     let budget = inputs * outputs / 8;
-    let mut bands = Vec::new();
+    let (mut v, mut u) = (Vec::new(), Vec::new());
     let mut ranks = 0;
     for (bits, share) in [(8u8, 0.1), (3, 0.4), (2, 0.5)] {
         let n = (budget as f64 * share / (lowbit::row_bytes(inputs + outputs, bits) as f64)) as usize;
-        let factor = |len: usize| {
-            let groups = n * lowbit::groups(len);
-            (
-                vec![0x5a; n * lowbit::row_bytes(len, bits)].into(),
-                vec![0.01; groups],
-                vec![1; groups],
-            )
-        };
-        let (v_codes, v_scales, v_zeros) = factor(inputs);
-        let (u_codes, u_scales, u_zeros) = factor(outputs);
-        bands.push(Band {
+        let band = |len: usize| Band {
             bits,
             ranks: n,
-            v_codes,
-            v_scales,
-            v_zeros,
-            u_codes,
-            u_scales,
-            u_zeros,
-        });
+            codes: vec![0x5a; n * lowbit::row_bytes(len, bits)].into(),
+            scales: vec![0.005; n * lowbit::groups(len)],
+            zeros: vec![2; n * lowbit::groups(len)],
+        };
+        v.push(band(inputs));
+        u.push(band(outputs));
         ranks += n;
     }
     LowRankDelta {
         inputs,
         outputs,
         s: vec![1.0; ranks],
-        bands,
+        v,
+        u,
     }
 }
 
 /// Bytes of the factors as an artifact stores them.
 fn packed_bytes(delta: &LowRankDelta) -> u64 {
     let factor = |codes: usize, groups: usize, bits: u8| codes + 2 * groups + lowbit::zero_bytes(groups, bits);
-    let band =
-        |b: &Band| factor(b.v_codes.len(), b.v_zeros.len(), b.bits) + factor(b.u_codes.len(), b.u_zeros.len(), b.bits);
-    (2 * delta.ranks() + delta.bands.iter().map(band).sum::<usize>()) as u64
+    let band = |b: &Band| factor(b.codes.len(), b.zeros.len(), b.bits);
+    (2 * delta.ranks() + delta.v.iter().chain(&delta.u).map(band).sum::<usize>()) as u64
 }
 
 /// Bytes that no cache holds.

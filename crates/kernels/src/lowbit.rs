@@ -10,7 +10,7 @@
 //! * 3 bits: a 2-bit plane of the codes' low two bits as above, then a 1-bit plane: byte `j` (of n/8) holds the third
 //!   bit of codes `j + i·n/8` in bit `i`.
 //!
-//! A weight is `(code − zero) · scale`, with one f16 scale and one `bits`-wide zero point a group.
+//! A weight is `(code − zero) · scale`, with one scale and one zero point a group.
 //!
 //! A row of 16 bits holds the weights themselves as little-endian f16, padded with zeros to a multiple of 8 as above;
 //! it has neither scales nor zero points.
@@ -124,7 +124,7 @@ fn read_plane<const WIDTH: usize>(plane: &[u8], codes: &mut [u8]) {
     }
 }
 
-/// Appends zero points to `out`, [`zero_bytes`] bytes: `bits` each, lowest bits first.
+/// Appends zero points, or other small numbers, to `out`, [`zero_bytes`] bytes: `bits` each, lowest bits first.
 ///
 /// # Panics
 /// If a zero point does not fit in `bits`.

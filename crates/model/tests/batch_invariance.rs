@@ -54,33 +54,25 @@ fn variant(config: &ModelConfig, salt: u32) -> Arc<VariantWeights> {
     };
     for id in config.linears() {
         let (outputs, inputs) = config.linear_shape(id.kind);
-        let mut bands = Vec::new();
+        let (mut v, mut u) = (Vec::new(), Vec::new());
         for (bits, ranks) in [(8, 1), (3, 3), (2, 4)] {
-            let mut factor = |len: usize| {
+            let mut band = |len: usize| {
                 let mut packed = Vec::new();
                 for _ in 0..ranks {
                     let codes: Vec<u8> = (0..len).map(|_| next() & ((1u16 << bits) - 1) as u8).collect();
                     lowbit::pack_row(&codes, bits, &mut packed);
                 }
                 let groups = ranks * lowbit::groups(len);
-                (
-                    packed.into(),
-                    vec![0.02 / (1 << bits) as f32; groups],
-                    vec![1 << (bits - 1); groups],
-                )
+                Band {
+                    bits,
+                    ranks,
+                    codes: packed.into(),
+                    scales: vec![0.01 / (1 << bits) as f32; groups],
+                    zeros: vec![1 << bits; groups],
+                }
             };
-            let (v_codes, v_scales, v_zeros) = factor(inputs);
-            let (u_codes, u_scales, u_zeros) = factor(outputs);
-            bands.push(Band {
-                bits,
-                ranks,
-                v_codes,
-                v_scales,
-                v_zeros,
-                u_codes,
-                u_scales,
-                u_zeros,
-            });
+            v.push(band(inputs));
+            u.push(band(outputs));
         }
         variant.linears.insert(
             id,
@@ -88,7 +80,8 @@ fn variant(config: &ModelConfig, salt: u32) -> Arc<VariantWeights> {
                 inputs,
                 outputs,
                 s: vec![20.0; 8],
-                bands,
+                v,
+                u,
             },
         );
     }

@@ -137,35 +137,30 @@ fn low_rank(shape: &Shape) -> Subject {
         (bits, (budget * share / (bytes + 2 * groups) as f64).max(1.0) as usize)
     });
     let one = || {
-        let factor = |bits: u8, ranks: usize, len: usize| {
-            let groups = ranks * lowbit::groups(len);
-            let codes = AlignedBytes::zeroed(ranks * lowbit::row_bytes(len, bits));
-            let mut codes = codes;
-            codes
-                .iter_mut()
-                .enumerate()
-                .for_each(|(i, code)| *code = (i * 89) as u8);
-            (codes.into(), vec![0.01; groups], vec![1 << (bits - 1); groups])
+        let bands = |len: usize| -> Vec<Band> {
+            let band = |&(bits, ranks): &(u8, usize)| {
+                let groups = ranks * lowbit::groups(len);
+                let mut codes = AlignedBytes::zeroed(ranks * lowbit::row_bytes(len, bits));
+                codes
+                    .iter_mut()
+                    .enumerate()
+                    .for_each(|(i, code)| *code = (i * 89) as u8);
+                Band {
+                    bits,
+                    ranks,
+                    codes: codes.into(),
+                    scales: vec![0.005; groups],
+                    zeros: vec![1 << bits; groups],
+                }
+            };
+            ranks.iter().map(band).collect()
         };
-        let bands = ranks.iter().map(|&(bits, ranks)| {
-            let (v_codes, v_scales, v_zeros) = factor(bits, ranks, inputs);
-            let (u_codes, u_scales, u_zeros) = factor(bits, ranks, outputs);
-            Band {
-                bits,
-                ranks,
-                v_codes,
-                v_scales,
-                v_zeros,
-                u_codes,
-                u_scales,
-                u_zeros,
-            }
-        });
         LowRankDelta {
             inputs,
             outputs,
             s: vec![1.0; ranks.iter().map(|r| r.1).sum()],
-            bands: bands.collect(),
+            v: bands(inputs),
+            u: bands(outputs),
         }
     };
     let first = one();

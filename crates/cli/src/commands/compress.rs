@@ -32,8 +32,8 @@ pub struct Args {
     /// The artifact directory to make.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// Compression method: prinmix, delta-come, low-rank, or best (prinmix on factors that are optimal for the outputs).
-    #[arg(long, default_value = "prinmix", value_parser = method)]
+    /// Compression method: best (the least error at the same bytes), prinmix, delta-come or low-rank.
+    #[arg(long, default_value = "best", value_parser = method)]
     method: Method,
     /// Stored bytes of the changed linears over their bf16 bytes, all metadata counted.
     #[arg(long, default_value = "1/16", value_parser = ratio::parse)]
@@ -108,6 +108,7 @@ struct Tensor<'a> {
     shape: [usize; 2],
     ranks: usize,
     bits: &'a std::collections::BTreeMap<String, usize>,
+    bits_u: &'a std::collections::BTreeMap<String, usize>,
     bytes: u64,
     rel_output_error_heldout: Option<f64>,
 }
@@ -119,6 +120,7 @@ impl<'a> From<&'a LinearInfo> for Tensor<'a> {
             shape: linear.shape,
             ranks: linear.ranks,
             bits: &linear.bits,
+            bits_u: &linear.bits_u,
             bytes: linear.bytes,
             rel_output_error_heldout: linear.rel_output_error.heldout,
         }

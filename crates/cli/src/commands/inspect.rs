@@ -43,6 +43,7 @@ fn document(artifact: &Artifact, found: &Inspection) -> serde_json::Value {
                 "shape": l.shape,
                 "ranks": l.ranks,
                 "bits": l.bits,
+                "bits_u": l.bits_u,
                 "bytes": found.linears.get(&l.name).copied().unwrap_or(0),
                 "rel_output_error_heldout": l.rel_output_error.heldout,
             })
@@ -89,7 +90,9 @@ fn table(manifest: &Manifest, artifact: &Artifact, found: &Inspection) -> String
             right(linear.ranks),
         ];
         for bits in ["16", "8", "4", "3", "2"] {
-            row.push(right(linear.bits.get(bits).copied().unwrap_or(0)));
+            // Of V, and of U where that is another number.
+            let [v, u] = [&linear.bits, &linear.bits_u].map(|widths| widths.get(bits).copied().unwrap_or(0));
+            row.push(right(if v == u { v.to_string() } else { format!("{v}/{u}") }));
         }
         row.push(right(bytes));
         row.push(right(format!("1/{:.1}", bf16 as f64 / bytes.max(1) as f64)));

@@ -8,10 +8,12 @@ use deltamux_model::{Checkpoint, LinearId};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::{ArtifactError, DELTA_FILE, MANIFEST_FILE, PackedLinear, TEXT_FILES};
+use super::{ArtifactError, DELTA_FILE, MANIFEST_FILE, PackedLinear, TEXT_FILES, Widths};
 
 /// The version of the format that this build writes and reads.
-pub const FORMAT_VERSION: u32 = 1;
+///
+/// 2: V and U have widths of their own, scales a symmetric coding. Version 1 is refused.
+pub const FORMAT_VERSION: u32 = 2;
 
 /// Longest manifest that is read: far above what a model of a thousand layers needs.
 const MAX_MANIFEST_BYTES: u64 = 64 << 20;
@@ -92,8 +94,10 @@ pub struct LinearInfo {
     pub shape: [usize; 2],
     /// Ranks that are stored.
     pub ranks: usize,
-    /// Stored ranks by bits a weight, and under `0` the ranks that were dropped.
+    /// Stored ranks by bits a weight of V, and under `0` the ranks that were dropped.
     pub bits: BTreeMap<String, usize>,
+    /// Stored ranks by bits a weight of U, and under `0` the ranks that were dropped.
+    pub bits_u: BTreeMap<String, usize>,
     /// Bytes in the packed file, this tensor's part of its header included.
     pub bytes: u64,
     /// Relative output error of this linear.
@@ -293,16 +297,15 @@ impl Manifest {
             if !seen.insert(&linear.name) {
                 return Err(format!("`linears` lists `{}` twice", linear.name));
             }
-            let stored: usize = linear
-                .widths()?
-                .iter()
-                .map(|&(_, ranks)| ranks)
-                .fold(0, usize::saturating_add);
-            if stored != linear.ranks {
-                return Err(format!(
-                    "`{}` has {} ranks, but its widths add up to {stored}",
-                    linear.name, linear.ranks
-                ));
+            let widths = linear.widths()?;
+            for (factor, widths) in [("V", &widths.v), ("U", &widths.u)] {
+                let stored = widths.iter().map(|&(_, ranks)| ranks).fold(0, usize::saturating_add);
+                if stored != linear.ranks {
+                    return Err(format!(
+                        "`{}` has {} ranks, but its widths of {factor} add up to {stored}",
+                        linear.name, linear.ranks
+                    ));
+                }
             }
             if linear.shape.iter().any(|&n| n == 0 || n > MAX_DIMENSION) {
                 return Err(format!(
@@ -340,16 +343,20 @@ impl Manifest {
             .linears
             .iter()
             .flat_map(|l| {
-                let groups = (lowbit::groups(l.shape[0]) + lowbit::groups(l.shape[1])) as u64;
                 let widths = l.widths().unwrap_or_default();
-                widths.into_iter().map(move |(bits, ranks)| {
-                    let per_rank = if bits == 16 {
-                        4
-                    } else {
-                        groups.saturating_mul(5).saturating_add(4)
-                    };
-                    per_rank.saturating_mul(ranks as u64)
-                })
+                let of = |widths: Vec<(u8, usize)>, len: usize| {
+                    // An f32 scale and a u16 zero point a group, and half of the f32 singular value.
+                    let groups = lowbit::groups(len) as u64;
+                    widths.into_iter().map(move |(bits, ranks)| {
+                        let per_rank = if bits == 16 {
+                            2
+                        } else {
+                            groups.saturating_mul(6).saturating_add(2)
+                        };
+                        per_rank.saturating_mul(ranks as u64)
+                    })
+                };
+                of(widths.v, l.shape[1]).chain(of(widths.u, l.shape[0]))
             })
             .fold(0, u64::saturating_add);
         let exact = |e: &EmbeddingInfo| match e {
@@ -396,13 +403,18 @@ impl LinearInfo {
     /// The entry of a linear that has not been written yet: its bytes are 0 until [`LinearInfo::set_bytes`].
     pub(crate) fn new(id: &LinearId, packed: &PackedLinear, rel_output_error: RelError) -> Self {
         let ranks = packed.ranks();
-        let mut bits: BTreeMap<String, usize> = packed.widths().iter().map(|&(b, n)| (b.to_string(), n)).collect();
-        bits.insert("0".to_string(), packed.inputs.min(packed.outputs) - ranks);
+        let dropped = packed.inputs.min(packed.outputs) - ranks;
+        let by_width = |widths: &[(u8, usize)]| -> BTreeMap<String, usize> {
+            let stored = widths.iter().map(|&(b, n)| (b.to_string(), n));
+            stored.chain([("0".to_string(), dropped)]).collect()
+        };
+        let widths = packed.widths();
         Self {
             name: id.to_string(),
             shape: [packed.outputs, packed.inputs],
             ranks,
-            bits,
+            bits: by_width(&widths.v),
+            bits_u: by_width(&widths.u),
             bytes: 0,
             rel_output_error,
         }
@@ -417,11 +429,19 @@ impl LinearInfo {
     }
 
     /// The stored ranks by width, widest first.
-    pub fn widths(&self) -> Result<Vec<(u8, usize)>, String> {
+    pub fn widths(&self) -> Result<Widths, String> {
+        Ok(Widths {
+            v: self.by_width(&self.bits)?,
+            u: self.by_width(&self.bits_u)?,
+        })
+    }
+
+    fn by_width(&self, bits: &BTreeMap<String, usize>) -> Result<Vec<(u8, usize)>, String> {
         let mut widths = Vec::new();
-        for (key, &ranks) in &self.bits {
+        for (key, &ranks) in bits {
             match key.parse::<u8>() {
                 Ok(0) => {}
+                Ok(_) if ranks == 0 => {}
                 Ok(bits) if super::layout::ALL_WIDTHS.contains(&bits) => widths.push((bits, ranks)),
                 _ => {
                     return Err(format!(

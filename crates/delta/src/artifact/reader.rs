@@ -180,7 +180,8 @@ pub(crate) fn load(artifact: &Artifact, base: &ModelConfig) -> Result<VariantWei
         }
         let tensor = tensors.expect(&info.name)?;
         let named = |e: String| tensors.invalid(format!("`{}`: {e}", info.name));
-        check_widths(info, &read_widths(tensor.bytes()).map_err(named)?).map_err(|e| tensors.invalid(e))?;
+        let (_, widths) = read_widths(tensor.bytes()).map_err(named)?;
+        check_widths(info, &widths).map_err(|e| tensors.invalid(e))?;
         linears.insert(id, tensor.packed(inputs, outputs).map_err(named)?);
     }
     let stored = manifest.linears.iter().filter(|l| l.ranks > 0);

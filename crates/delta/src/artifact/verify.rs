@@ -6,7 +6,7 @@ use std::path::Path;
 
 use sha2::{Digest, Sha256};
 
-use super::layout::{header_entry_bytes, read_widths};
+use super::layout::{Widths, header_entry_bytes, read_widths};
 use super::reader::{Mapped, Tensors};
 use super::{Artifact, ArtifactError, DELTA_FILE, LinearInfo, MANIFEST_FILE, Totals};
 
@@ -65,7 +65,7 @@ impl Artifact {
                 continue;
             }
             let tensor = tensors.expect(&linear.name)?;
-            let found = read_widths(tensor.bytes()).map_err(|e| invalid(format!("`{}`: {e}", linear.name)))?;
+            let (_, found) = read_widths(tensor.bytes()).map_err(|e| invalid(format!("`{}`: {e}", linear.name)))?;
             check_widths(linear, &found).map_err(invalid)?;
             let bytes = (tensor.len() + header_entry_bytes(&linear.name, tensor.len(), tensor.offset())) as u64;
             totals.linear_bytes += bytes;
@@ -85,13 +85,15 @@ impl Artifact {
 }
 
 /// Holds the ranks in the packed bytes against the manifest's.
-pub(crate) fn check_widths(linear: &LinearInfo, found: &[(u8, usize)]) -> Result<(), String> {
-    let listed: Vec<_> = linear.widths()?.into_iter().filter(|&(_, ranks)| ranks > 0).collect();
-    if listed != found {
-        return Err(format!(
-            "`{}` holds ranks {found:?} (bits, count), but the manifest says {listed:?}",
-            linear.name
-        ));
+pub(crate) fn check_widths(linear: &LinearInfo, found: &Widths) -> Result<(), String> {
+    let listed = linear.widths()?;
+    for (factor, found, listed) in [("V", &found.v, &listed.v), ("U", &found.u, &listed.u)] {
+        if listed != found {
+            return Err(format!(
+                "`{}` holds ranks {found:?} (bits, count) of {factor}, but the manifest says {listed:?}",
+                linear.name
+            ));
+        }
     }
     Ok(())
 }

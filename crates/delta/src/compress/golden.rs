@@ -10,6 +10,7 @@ use super::linalg::{Matrix, product, quadratic};
 use super::matrix::prepare;
 use super::options::Method;
 use super::quantise::InputMoments;
+use crate::artifact::Coding;
 
 #[derive(Deserialize)]
 struct Golden {
@@ -105,9 +106,10 @@ fn prinmix_reaches_the_errors_of_numpy() {
 }
 
 #[test]
-fn whitened_factors_reach_the_errors_of_numpy() {
+fn best_is_well_below_whitened_factors_alone() {
     for case in cases() {
-        assert_as_good("best", error(&case, Method::Best), case.best);
+        let found = error(&case, Method::Best);
+        assert!(found < 0.9 * case.best, "{found} against numpy's {}", case.best);
     }
 }
 
@@ -130,7 +132,7 @@ fn gptq_leaves_the_output_error_of_numpy() {
     for case in cases() {
         let (delta, moments) = make(&case);
         let factors = factor(&delta, &moments.c, Norm::Weights, Order::SingularValue, 16).unwrap();
-        let quantised = quantise_rows(factors.v.clone(), &[3; 16], &moments.hessian);
+        let quantised = quantise_rows(Coding::Affine, factors.v.clone(), &[3; 16], &moments.hessian);
         let mut rounding = factors.v.clone();
         rounding
             .data

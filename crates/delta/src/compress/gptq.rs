@@ -8,6 +8,7 @@ use deltamux_kernels::lowbit::{GROUP, groups};
 use half::f16;
 
 use super::linalg::{LinalgError, Matrix, inverse_factor, subtract_product};
+use crate::artifact::{Coding, SCALE_BITS, symmetric_scale};
 
 /// Columns that are rounded one by one before their errors reach the rest by one product; divides [`GROUP`].
 const BLOCK: usize = 64;
@@ -46,10 +47,8 @@ impl Hessian {
 pub(crate) struct Quantised {
     /// Codes, `[rows, len]`.
     pub codes: Matrix<u8>,
-    /// Scales, `[rows, groups]`.
-    pub scales: Matrix<f16>,
-    /// Zero points, `[rows, groups]`.
-    pub zeros: Matrix<u8>,
+    /// Grids, `[rows, groups]`.
+    pub grids: Vec<Grid>,
     /// The weights that the codes stand for.
     pub values: Matrix<f32>,
     /// `δ (H + damping I) δᵀ` of each row, `δ` its rounding error; filled by [`quantise_rows`] only.
@@ -57,11 +56,16 @@ pub(crate) struct Quantised {
 }
 
 impl Quantised {
+    /// The grids of a row.
+    pub fn row_grids(&self, row: usize) -> &[Grid] {
+        let count = groups(self.codes.cols);
+        &self.grids[row * count..(row + 1) * count]
+    }
+
     pub fn empty(rows: usize, len: usize) -> Self {
         Self {
             codes: Matrix::zeros(rows, len),
-            scales: Matrix::zeros(rows, groups(len)),
-            zeros: Matrix::zeros(rows, groups(len)),
+            grids: vec![Grid::EMPTY; rows * groups(len)],
             values: Matrix::zeros(rows, len),
             losses: vec![0.0; rows],
         }
@@ -70,15 +74,52 @@ impl Quantised {
 
 /// The grid of one group.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Grid {
-    scale: f16,
-    zero: f32,
+pub(crate) struct Grid {
+    scale: f32,
+    /// Zero point; between two codes in the symmetric coding.
+    pub zero: f32,
+    /// The largest code.
     top: f32,
+    /// What is stored of the scale: the bits of an f16, or a place in the table.
+    pub stored: u16,
 }
 
 impl Grid {
+    const EMPTY: Self = Self {
+        scale: 0.0,
+        zero: 0.0,
+        top: 0.0,
+        stored: 0,
+    };
+
+    /// The best grid for `weights`, whose squared errors count by `importance`.
+    fn search(coding: Coding, weights: &[f32], importance: &[f32], bits: u8) -> Self {
+        match coding {
+            Coding::Affine => Self::affine(weights, bits),
+            Coding::Symmetric => Self::symmetric(weights, importance, bits),
+        }
+    }
+
+    /// The scale out of the table with the least weighted squared error.
+    fn symmetric(weights: &[f32], importance: &[f32], bits: u8) -> Self {
+        let top = f32::from((1u16 << bits) - 1);
+        let mut best = (f32::INFINITY, 0);
+        for place in 0..1 << SCALE_BITS {
+            let error = weighted_error(weights, importance, symmetric_scale(bits, place), top);
+            if error < best.0 {
+                best = (error, place);
+            }
+        }
+        Self {
+            scale: symmetric_scale(bits, best.1),
+            zero: 0.5 * top,
+            top,
+            stored: u16::from(best.1),
+        }
+    }
+
     /// The asymmetric grid whose range, shrunk from the group's own, has the least squared error.
-    fn search(weights: &[f32], bits: u8) -> Self {
+    fn affine(weights: &[f32], bits: u8) -> Self {
         let (mut low, mut high) = (0f32, 0f32);
         for &w in weights {
             low = low.min(w);
@@ -100,21 +141,42 @@ impl Grid {
             }
         }
         Self {
-            scale: best.1,
+            scale: best.1.to_f32(),
             zero: best.2,
             top,
+            stored: best.1.to_bits(),
         }
     }
 
     /// Code and value of the nearest level.
-    fn nearest(&self, weight: f32) -> (u8, f32) {
-        let scale = self.scale.to_f32();
-        if scale == 0.0 {
+    pub fn nearest(&self, weight: f32) -> (u8, f32) {
+        if self.scale == 0.0 {
             return (self.zero as u8, 0.0);
         }
-        let code = (round(weight / scale) + self.zero).clamp(0.0, self.top);
-        (code as u8, (code - self.zero) * scale)
+        let code = round(weight / self.scale + self.zero).clamp(0.0, self.top);
+        (code as u8, (code - self.zero) * self.scale)
     }
+}
+
+/// Weighted squared error of rounding to symmetric levels, summed in eight lanes in a fixed order.
+fn weighted_error(weights: &[f32], importance: &[f32], scale: f32, top: f32) -> f32 {
+    let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
+    let zero = 0.5 * top;
+    let error = |w: f32, importance: f32| {
+        let code = round(w * inverse + zero).clamp(0.0, top);
+        let e = (code - zero) * scale - w;
+        e * e * importance
+    };
+    let mut lanes = [0f32; 8];
+    let (chunks, rest) = weights.as_chunks::<8>();
+    let (factors, rest_factors) = importance[..weights.len()].as_chunks::<8>();
+    for (chunk, factors) in chunks.iter().zip(factors) {
+        for i in 0..8 {
+            lanes[i] += error(chunk[i], factors[i]);
+        }
+    }
+    let tail: f32 = rest.iter().zip(rest_factors).map(|(&w, &i)| error(w, i)).sum();
+    lanes.iter().sum::<f32>() + tail
 }
 
 /// Rounds to the nearest integer, halves to even, for magnitudes below 2²²; larger ones are cut to 2²¹ first, which is
@@ -145,19 +207,14 @@ fn squared_error(weights: &[f32], scale: f32, zero: f32, top: f32) -> f32 {
 }
 
 /// Rounds each row of `weights` at its own width, minimising `δ (H + damping I) δᵀ` greedily.
-pub(crate) fn quantise_rows(mut weights: Matrix<f32>, bits: &[u8], hessian: &Hessian) -> Quantised {
+pub(crate) fn quantise_rows(coding: Coding, mut weights: Matrix<f32>, bits: &[u8], hessian: &Hessian) -> Quantised {
     let (rows, len) = (weights.rows, weights.cols);
     assert_eq!(bits.len(), rows);
     let factor = &hessian.factor;
     let mut out = Quantised::empty(rows, len);
-    let mut grids = vec![
-        Grid {
-            scale: f16::ZERO,
-            zero: 0.0,
-            top: 0.0
-        };
-        rows
-    ];
+    let mut grids = vec![Grid::EMPTY; rows];
+    // A column's own rounding error enters the loss by the inverse square of its diagonal.
+    let importance: Vec<f32> = (0..len).map(|j| factor.row(j)[j].powi(-2)).collect();
     for start in (0..len).step_by(BLOCK) {
         let end = (start + BLOCK).min(len);
         let width = end - start;
@@ -165,9 +222,8 @@ pub(crate) fn quantise_rows(mut weights: Matrix<f32>, bits: &[u8], hessian: &Hes
         for (row, &bits) in bits.iter().enumerate() {
             if start % GROUP == 0 {
                 let group = &weights.row(row)[start..(start + GROUP).min(len)];
-                let grid = Grid::search(group, bits);
-                out.scales.row_mut(row)[start / GROUP] = grid.scale;
-                out.zeros.row_mut(row)[start / GROUP] = grid.zero as u8;
+                let grid = Grid::search(coding, group, &importance[start..start + group.len()], bits);
+                out.grids[row * groups(len) + start / GROUP] = grid;
                 grids[row] = grid;
             }
             let block = &mut weights.row_mut(row)[start..end];
@@ -198,8 +254,9 @@ pub(crate) fn quantise_rows(mut weights: Matrix<f32>, bits: &[u8], hessian: &Hes
 }
 
 /// Rounds Uᵀ (`[ranks, outputs]`), rank by rank in order, each at its own width; `hessian` is over the ranks.
-pub(crate) fn quantise_ranks(mut target: Matrix<f32>, bits: &[u8], hessian: &Hessian) -> Quantised {
+pub(crate) fn quantise_ranks(coding: Coding, mut target: Matrix<f32>, bits: &[u8], hessian: &Hessian) -> Quantised {
     let (ranks, len) = (target.rows, target.cols);
+    let ones = [1.0; GROUP];
     assert_eq!(bits.len(), ranks);
     let factor = &hessian.factor;
     let mut out = Quantised::empty(ranks, len);
@@ -210,9 +267,8 @@ pub(crate) fn quantise_ranks(mut target: Matrix<f32>, bits: &[u8], hessian: &Hes
             let spread = factor.row(rank);
             let (row, errors) = (target.row(rank), errors.row_mut(rank - start));
             for (g, group) in row.chunks(GROUP).enumerate() {
-                let grid = Grid::search(group, bits[rank]);
-                out.scales.row_mut(rank)[g] = grid.scale;
-                out.zeros.row_mut(rank)[g] = grid.zero as u8;
+                let grid = Grid::search(coding, group, &ones[..group.len()], bits[rank]);
+                out.grids[rank * groups(len) + g] = grid;
                 for (i, &w) in group.iter().enumerate() {
                     let (code, value) = grid.nearest(w);
                     let at = g * GROUP + i;
@@ -256,14 +312,36 @@ mod tests {
 
     #[test]
     fn a_group_of_zeros_stays_zero() {
-        let grid = Grid::search(&[0.0; 10], 3);
+        let grid = Grid::affine(&[0.0; 10], 3);
         assert_eq!(grid.nearest(0.0), (0, 0.0));
+    }
+
+    #[test]
+    fn symmetric_levels_lie_around_zero_and_zeros_stay() {
+        let weights: Vec<f32> = (0..16).map(|i| (i % 4) as f32 - 1.5).collect();
+        let grid = Grid::symmetric(&weights, &[1.0; 16], 2);
+        for w in weights {
+            let (code, value) = grid.nearest(w);
+            assert_eq!(f32::from(code) - 1.5, w);
+            assert!((value - w).abs() < 0.01 * w.abs(), "{value} {w}");
+        }
+        assert_eq!(Grid::symmetric(&[0.0; 9], &[1.0; 9], 3).nearest(0.0).1, 0.0);
+    }
+
+    #[test]
+    fn what_matters_more_is_rounded_better() {
+        let weights = [0.2, -0.2, 0.2, 3.0];
+        let error = |importance: &[f32; 4]| {
+            let grid = Grid::symmetric(&weights, importance, 2);
+            (grid.nearest(0.2).1 - 0.2).abs()
+        };
+        assert!(error(&[1.0, 1.0, 1.0, 1e-4]) < 0.2 * error(&[1e-4, 1e-4, 1e-4, 1.0]));
     }
 
     #[test]
     fn weights_on_a_grid_are_exact() {
         let weights: Vec<f32> = (0..16).map(|i| (i as f32 - 5.0) * 0.5).collect();
-        let grid = Grid::search(&weights, 4);
+        let grid = Grid::affine(&weights, 4);
         for w in weights {
             assert_eq!(grid.nearest(w).1, w);
         }
@@ -288,7 +366,7 @@ mod tests {
             n,
             (0..2 * n).map(|i| ((i * 37 % 101) as f32 - 50.0) / 50.0).collect(),
         );
-        let q = quantise_rows(weights.clone(), &[2, 4], &hessian);
+        let q = quantise_rows(Coding::Affine, weights.clone(), &[2, 4], &hessian);
         for row in 0..2 {
             let delta: Vec<f64> = weights
                 .row(row)
@@ -318,7 +396,7 @@ mod tests {
         let h = Matrix::from_vec(2, 2, vec![1.0, 0.95, 0.95, 1.0]);
         let hessian = Hessian::new(&h, 0.001).unwrap();
         let target = Matrix::from_vec(2, 8, (0..16).map(|i| (i as f32 * 0.7).sin()).collect());
-        let q = quantise_ranks(target.clone(), &[2, 8], &hessian);
+        let q = quantise_ranks(Coding::Affine, target.clone(), &[2, 8], &hessian);
         let first: f32 = target
             .row(0)
             .iter()

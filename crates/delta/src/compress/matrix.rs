@@ -1,12 +1,21 @@
 //! One matrix: from its difference to packed factors, in the two steps between which the budget is shared out.
 
-use super::account::{CHOICES, overhead_bits};
+use super::account::{self, overhead_bits};
 use super::allocate::{Allocation, Item, allocate};
 use super::factor::{Factors, factor};
 use super::linalg::{LinalgError, Matrix};
 use super::options::Method;
 use super::quantise::{Approximation, InputMoments, quantise, store_f16};
-use super::{account, delta_come, low_rank, prinmix};
+use super::{best, delta_come, low_rank, prinmix};
+
+/// What a rank may become, the dropped rank included.
+pub(crate) const CHOICES: usize = 8;
+
+/// Bits of a rank's row of V and of U for each choice; the first is (0, 0), a dropped rank.
+pub(crate) type Choices = [(u8, u8); CHOICES];
+
+/// A rank in the knapsack.
+pub(crate) type RankItem = Item<CHOICES>;
 
 /// A matrix that shares in a common budget may take this many times the ranks that its own budget holds at the
 /// smallest width.
@@ -15,6 +24,7 @@ const CANDIDATES: usize = 2;
 /// A matrix's factors and what each of its ranks may become.
 #[derive(Debug)]
 pub(crate) struct Candidates {
+    method: Method,
     pub factors: Factors,
     pub kind: Kind,
 }
@@ -22,7 +32,7 @@ pub(crate) struct Candidates {
 #[derive(Debug)]
 pub(crate) enum Kind {
     /// Widths are still to be chosen.
-    Open(Vec<Item<5>>),
+    Open(Vec<RankItem>),
     /// Widths follow from the rank order.
     Fixed(Vec<u8>),
     /// f16, no codes.
@@ -37,7 +47,7 @@ pub(crate) fn own_budget(name: &str, inputs: usize, outputs: usize, ratio: f64) 
 
 /// Ranks of which a matrix with its own `budget` in bits may keep some, when budgets are shared out.
 pub(crate) fn candidate_ranks(inputs: usize, outputs: usize, budget: u64) -> usize {
-    let smallest = account::rank_bits(inputs, outputs, CHOICES[1]);
+    let smallest = account::rank_bits(inputs, outputs, 2);
     CANDIDATES * (budget / smallest) as usize + 8
 }
 
@@ -52,7 +62,8 @@ pub(crate) fn prepare(
     let (outputs, inputs) = (delta.rows, delta.cols);
     let full = outputs.min(inputs);
     let (keep, fixed) = match method {
-        Method::Prinmix | Method::Best => (candidate_ranks(inputs, outputs, budget), None),
+        Method::Prinmix => (candidate_ranks(inputs, outputs, budget), None),
+        Method::Best => (best::candidate_ranks(inputs, outputs, budget), None),
         Method::DeltaCome => {
             let widths = delta_come::widths(inputs, outputs, full, budget);
             (widths.len(), Some(widths))
@@ -66,9 +77,10 @@ pub(crate) fn prepare(
             widths.truncate(factors.s.len());
             Kind::Fixed(widths)
         }
+        (Method::Best, None) => Kind::Open(best::items(&factors, moments, energy)),
         (_, None) => Kind::Open(prinmix::items(&factors, moments, energy)),
     };
-    Ok(Candidates { factors, kind })
+    Ok(Candidates { method, factors, kind })
 }
 
 impl Candidates {
@@ -80,22 +92,25 @@ impl Candidates {
         }
     }
 
-    /// Quantises with the given choices (indices into [`CHOICES`]), which only open widths need.
+    /// Quantises with the given choices (indices into the method's widths), which only open widths need.
     pub fn quantise(
         &self,
         delta: &Matrix<f32>,
         moments: &InputMoments,
         choices: &[usize],
     ) -> Result<Approximation, LinalgError> {
-        let fixed: Vec<(usize, u8)> = match &self.kind {
-            Kind::Halves => return Ok(store_f16(delta, &self.factors)),
-            Kind::Fixed(widths) => {
+        match (&self.kind, self.method) {
+            (Kind::Halves, _) => Ok(store_f16(delta, &self.factors)),
+            (Kind::Fixed(widths), _) => {
                 let chosen: Vec<_> = widths.iter().copied().enumerate().collect();
-                return quantise(delta, moments, &self.factors, &chosen, false);
+                quantise(delta, moments, &self.factors, &chosen, false)
             }
-            Kind::Open(_) => choices.iter().map(|&c| CHOICES[c]).enumerate().collect(),
-        };
-        let chosen: Vec<_> = fixed.into_iter().filter(|&(_, bits)| bits > 0).collect();
-        quantise(delta, moments, &self.factors, &chosen, true)
+            (Kind::Open(_), Method::Best) => best::quantise(delta, moments, &self.factors, choices),
+            (Kind::Open(_), _) => {
+                let widths = choices.iter().map(|&c| prinmix::WIDTHS[c].0).enumerate();
+                let chosen: Vec<_> = widths.filter(|&(_, bits)| bits > 0).collect();
+                quantise(delta, moments, &self.factors, &chosen, true)
+            }
+        }
     }
 }

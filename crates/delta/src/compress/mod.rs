@@ -6,6 +6,7 @@
 
 pub(crate) mod account;
 pub(crate) mod allocate;
+mod best;
 mod calibrate;
 mod compare;
 mod delta_come;
@@ -20,6 +21,7 @@ mod low_rank;
 pub(crate) mod matrix;
 mod measure;
 mod options;
+mod polish;
 mod prinmix;
 pub(crate) mod quantise;
 mod samples;

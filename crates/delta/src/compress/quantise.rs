@@ -1,16 +1,18 @@
 //! Quantises factors: V by GPTQ, then U against what V really became, then packs both.
 
+use std::cmp::Reverse;
+
 use half::f16;
 
 use super::factor::Factors;
 use super::gptq::{Hessian, Quantised, quantise_ranks, quantise_rows};
 use super::linalg::{LinalgError, Matrix, product, solve};
-use crate::artifact::{PackedBand, PackedLinear, PackedRows};
+use crate::artifact::{Coding, PackedBand, PackedLinear};
 
 /// Share of the mean diagonal that GPTQ adds to the Hessian of V's columns.
 pub(crate) const V_DAMPING: f64 = 0.01;
 /// The same for the Hessian over ranks.
-const U_DAMPING: f64 = 0.001;
+pub(crate) const U_DAMPING: f64 = 0.001;
 /// The same for the system of the target correction.
 const TARGET_DAMPING: f64 = 1e-4;
 
@@ -50,11 +52,11 @@ pub(crate) fn quantise(
     chosen: &[(usize, u8)],
     correct: bool,
 ) -> Result<Approximation, LinalgError> {
-    let (inputs, outputs) = (delta.cols, delta.rows);
+    let outputs = delta.rows;
     let indices: Vec<usize> = chosen.iter().map(|&(rank, _)| rank).collect();
     let bits: Vec<u8> = chosen.iter().map(|&(_, bits)| bits).collect();
     let (unit, s) = store_singular_values(indices.iter().map(|&i| factors.s[i]));
-    let v = quantise_rows(factors.v.select_rows(&indices), &bits, &moments.hessian);
+    let v = quantise_rows(Coding::Affine, factors.v.select_rows(&indices), &bits, &moments.hessian);
 
     // G = diag(ŝ) V̂, H = G C Gᵀ.
     let g = scaled(&v.values, unit, &s);
@@ -63,28 +65,31 @@ pub(crate) fn quantise(
     let h = product(gc.view(), wide.view().transpose());
     // Inputs that are zero throughout leave nothing to correct for.
     let target = if correct && h.mean_diagonal() > 0.0 {
-        // T = ΔW C Gᵀ (H + λI)⁻¹, transposed: (H + λI) Tᵀ = G C ΔWᵀ.
-        let mut target = product(gc.view(), delta.to_f64().view().transpose());
-        let mut damped = h.clone();
-        let lambda = TARGET_DAMPING * h.mean_diagonal();
-        for i in 0..damped.rows {
-            damped.row_mut(i)[i] += lambda;
-        }
-        solve(&damped, &mut target)?;
-        target.to_f32()
+        corrected(&h, product(gc.view(), delta.to_f64().view().transpose()))?.to_f32()
     } else {
         factors.u.select_rows(&indices)
     };
     let u = if chosen.is_empty() {
         Quantised::empty(0, outputs)
     } else {
-        quantise_ranks(target, &bits, &Hessian::new(&h, U_DAMPING)?)
+        quantise_ranks(Coding::Affine, target, &bits, &Hessian::new(&h, U_DAMPING)?)
     };
     let dense = product(u.values.view().transpose(), g.view());
     Ok(Approximation {
-        packed: pack(inputs, outputs, unit, &s, &bits, &v, &u),
+        packed: pack(Coding::Affine, unit, &s, [(&v, bits.as_slice()), (&u, bits.as_slice())]),
         dense,
     })
+}
+
+/// `T = ΔW C Gᵀ (H + λI)⁻¹`, transposed, from `H = G C Gᵀ` and `G C ΔWᵀ`: the U that is best with the quantised V.
+pub(crate) fn corrected(h: &Matrix<f64>, mut gcd: Matrix<f64>) -> Result<Matrix<f64>, LinalgError> {
+    let mut damped = h.clone();
+    let lambda = TARGET_DAMPING * h.mean_diagonal();
+    for i in 0..damped.rows {
+        damped.row_mut(i)[i] += lambda;
+    }
+    solve(&damped, &mut gcd)?;
+    Ok(gcd)
 }
 
 /// Stores the factors of the ranks in f16, without codes: the low-rank baseline.
@@ -98,23 +103,24 @@ pub(crate) fn store_f16(delta: &Matrix<f32>, factors: &Factors) -> Approximation
     let widen = |m: &Matrix<f16>| Matrix::from_vec(m.rows, m.cols, m.data.iter().map(|x| x.to_f32()).collect());
     let (u, v) = (halve(&factors.u), halve(&factors.v));
     let dense = product(widen(&u).view().transpose(), scaled(&widen(&v), unit, &s).view());
-    let rows = |m: &Matrix<f16>| PackedRows {
-        codes: pack_f16(m),
-        ..PackedRows::default()
-    };
-    let band = PackedBand {
-        bits: 16,
-        ranks: s.len(),
-        v: rows(&v),
-        u: rows(&u),
+    let bands = |m: &Matrix<f16>| -> Vec<PackedBand> {
+        let band = PackedBand {
+            bits: 16,
+            ranks: m.rows,
+            codes: pack_f16(m),
+            ..PackedBand::default()
+        };
+        if m.rows == 0 { Vec::new() } else { vec![band] }
     };
     Approximation {
         packed: PackedLinear {
             inputs,
             outputs,
             unit,
-            bands: if s.is_empty() { Vec::new() } else { vec![band] },
             s,
+            coding: Coding::Affine,
+            v: bands(&v),
+            u: bands(&u),
         },
         dense,
     }
@@ -143,7 +149,7 @@ pub(crate) fn store_singular_values(s: impl Iterator<Item = f64> + Clone) -> (f3
     (unit, stored.collect())
 }
 
-fn scaled(v: &Matrix<f32>, unit: f32, s: &[f16]) -> Matrix<f32> {
+pub(crate) fn scaled(v: &Matrix<f32>, unit: f32, s: &[f16]) -> Matrix<f32> {
     let mut g = v.clone();
     for (i, s) in s.iter().enumerate() {
         let s = s.to_f32() * unit;
@@ -152,46 +158,40 @@ fn scaled(v: &Matrix<f32>, unit: f32, s: &[f16]) -> Matrix<f32> {
     g
 }
 
-/// Sorts the ranks into bands, widest first, and packs their rows.
-fn pack(
-    inputs: usize,
-    outputs: usize,
-    unit: f32,
-    s: &[f16],
-    bits: &[u8],
-    v: &Quantised,
-    u: &Quantised,
-) -> PackedLinear {
-    let mut stored = Vec::with_capacity(s.len());
-    let mut bands = Vec::new();
-    for width in deltamux_kernels::lowbit::WIDTHS {
-        let ranks: Vec<usize> = (0..bits.len()).filter(|&i| bits[i] == width).collect();
-        if ranks.is_empty() {
-            continue;
-        }
-        stored.extend(ranks.iter().map(|&i| s[i]));
-        let rows = |q: &Quantised| {
-            let mut rows = PackedRows::default();
-            for &i in &ranks {
-                deltamux_kernels::lowbit::pack_row(q.codes.row(i), width, &mut rows.codes);
-                rows.scales.extend_from_slice(q.scales.row(i));
-                rows.zeros.extend_from_slice(q.zeros.row(i));
+/// Packs V and Uᵀ, each with the bits of its rows, after sorting the ranks: widest first. A rank that is wider than
+/// another in one factor may not be narrower in the other.
+pub(crate) fn pack(coding: Coding, unit: f32, s: &[f16], factors: [(&Quantised, &[u8]); 2]) -> PackedLinear {
+    let [(v, v_bits), (u, u_bits)] = factors;
+    let mut order: Vec<usize> = (0..s.len()).collect();
+    order.sort_by_key(|&i| (Reverse(v_bits[i]), Reverse(u_bits[i])));
+    let bands = |q: &Quantised, bits: &[u8]| {
+        debug_assert!(order.is_sorted_by_key(|&i| Reverse(bits[i])), "widths form a chain");
+        let mut bands: Vec<PackedBand> = Vec::new();
+        for same in order.chunk_by(|&a, &b| bits[a] == bits[b]) {
+            let mut band = PackedBand {
+                bits: bits[same[0]],
+                ranks: same.len(),
+                ..PackedBand::default()
+            };
+            for &i in same {
+                deltamux_kernels::lowbit::pack_row(q.codes.row(i), band.bits, &mut band.codes);
+                band.scales.extend(q.row_grids(i).iter().map(|grid| grid.stored));
+                if coding == Coding::Affine {
+                    band.zeros.extend(q.row_grids(i).iter().map(|grid| grid.zero as u8));
+                }
             }
-            rows
-        };
-        bands.push(PackedBand {
-            bits: width,
-            ranks: ranks.len(),
-            v: rows(v),
-            u: rows(u),
-        });
-    }
+            bands.push(band);
+        }
+        bands
+    };
     PackedLinear {
-        inputs,
-        outputs,
+        inputs: v.codes.cols,
+        outputs: u.codes.cols,
         unit,
-        s: stored,
-        bands,
+        s: order.iter().map(|&i| s[i]).collect(),
+        coding,
+        v: bands(v, v_bits),
+        u: bands(u, u_bits),
     }
 }
 
@@ -242,7 +242,7 @@ mod tests {
             let chosen: Vec<(usize, u8)> = widths.into_iter().take(factors.s.len()).enumerate().collect();
             let made = quantise(&delta, &moments, &factors, &chosen, correct).unwrap();
             let bytes = made.packed.encode();
-            prop_assert_eq!(Some(bytes.len()), packed_bytes(inputs, outputs, &made.packed.widths()));
+            prop_assert_eq!(Some(bytes.len()), packed_bytes(inputs, outputs, made.packed.coding, &made.packed.widths()));
             assert_close(&made.packed.to_delta().unwrap().to_dense(), &made.dense.data)?;
         }
 
@@ -252,7 +252,7 @@ mod tests {
             let made = store_f16(&delta, &factors);
             prop_assert_eq!(
                 Some(made.packed.encode().len()),
-                packed_bytes(inputs, outputs, &made.packed.widths())
+                packed_bytes(inputs, outputs, made.packed.coding, &made.packed.widths())
             );
             assert_close(&made.packed.to_delta().unwrap().to_dense(), &made.dense.data)?;
         }

@@ -16,8 +16,8 @@ use super::base::linear_deviation;
 use super::random::{Streams, gaussian};
 use super::{METHOD, SynthError};
 use crate::artifact::{
-    ArtifactWriter, BaseInfo, CalibrationInfo, EmbeddingInfo, FORMAT_VERSION, LinearInfo, MANIFEST_FILE, Manifest,
-    PackedBand, PackedLinear, PackedRows, RelError, Target, Totals, vector_lengths,
+    ArtifactWriter, BaseInfo, CalibrationInfo, Coding, EmbeddingInfo, FORMAT_VERSION, LinearInfo, MANIFEST_FILE,
+    Manifest, PackedBand, PackedLinear, RelError, Target, Totals, vector_lengths,
 };
 use crate::compress::account::{CHOICES, rank_bits};
 use crate::compress::allocate::{Item, allocate};
@@ -173,7 +173,7 @@ fn pack(base: &Checkpoint, spectrum: &Spectrum, widths: &[u8], rng: &mut ChaCha8
     let (outputs, inputs) = config.linear_shape(spectrum.id.kind);
     let weights = f64::from(linear_deviation(config, spectrum.id.kind)) * ((inputs * outputs) as f64).sqrt();
     let mut values = Vec::new();
-    let mut bands = Vec::new();
+    let (mut v, mut u) = (Vec::new(), Vec::new());
     for bits in WIDTHS {
         let before = values.len();
         let of_width = spectrum
@@ -184,12 +184,8 @@ fn pack(base: &Checkpoint, spectrum: &Spectrum, widths: &[u8], rng: &mut ChaCha8
         values.extend(of_width.map(|(energy, _)| DIFFERENCE * weights * energy.sqrt()));
         let ranks = values.len() - before;
         if ranks > 0 {
-            bands.push(PackedBand {
-                bits,
-                ranks,
-                v: rows(ranks, inputs, bits, rng),
-                u: rows(ranks, outputs, bits, rng),
-            });
+            v.push(rows(ranks, inputs, bits, rng));
+            u.push(rows(ranks, outputs, bits, rng));
         }
     }
     let (unit, s) = quantise::store_singular_values(values.iter().copied());
@@ -198,12 +194,14 @@ fn pack(base: &Checkpoint, spectrum: &Spectrum, widths: &[u8], rng: &mut ChaCha8
         outputs,
         unit,
         s,
-        bands,
+        coding: Coding::Affine,
+        v,
+        u,
     }
 }
 
 /// Rows of random codes with norm 1 on average. `len` is a multiple of 8: then every byte holds codes only.
-fn rows(ranks: usize, len: usize, bits: u8, rng: &mut ChaCha8Rng) -> PackedRows {
+fn rows(ranks: usize, len: usize, bits: u8, rng: &mut ChaCha8Rng) -> PackedBand {
     let mut codes = vec![0; ranks * row_bytes(len, bits)];
     rng.fill_bytes(&mut codes);
     let levels = f64::from(1u32 << bits);
@@ -213,9 +211,11 @@ fn rows(ranks: usize, len: usize, bits: u8, rng: &mut ChaCha8Rng) -> PackedRows 
         .collect();
     let mean_square = (levels * levels - 1.0) / 12.0 + 0.25;
     let scale = f16::from_f64(1.0 / (len as f64 * mean_square).sqrt());
-    PackedRows {
+    PackedBand {
+        bits,
+        ranks,
         codes,
-        scales: vec![scale; ranks * groups(len)],
+        scales: vec![scale.to_bits(); ranks * groups(len)],
         zeros,
     }
 }

@@ -238,7 +238,7 @@ impl DotSums {
         &mut self,
         parts: __m256i,
         scales: &[f32],
-        zeros: &[u8],
+        zeros: &[u16],
         groups: usize,
         x: &InputChunk,
     ) {
@@ -255,10 +255,9 @@ impl DotSums {
         }
         // Beyond the row the sums and scales of x are 0, so whatever stands there as a zero point does not matter; a
         // scale might be infinite.
-        let zeros = match zeros.as_chunks::<CHUNK>().0.first() {
-            Some(zeros) => u64::from_le_bytes(*zeros),
-            None => zeros.iter().rev().fold(0, |all, zero| all << 8 | u64::from(*zero)),
-        };
+        let zeros = first(zeros);
+        // SAFETY: 8 values.
+        let zeros = unsafe { _mm_loadu_si128(zeros.as_ptr().cast()) };
         let scales = if groups >= CHUNK {
             // SAFETY: the slice is checked to have 8 values.
             unsafe { _mm256_loadu_ps(scales[..CHUNK].as_ptr()) }
@@ -268,8 +267,8 @@ impl DotSums {
             // SAFETY: reads only the lanes before `groups`, which the slice is checked to have.
             unsafe { _mm256_maskload_ps(scales[..groups].as_ptr(), present) }
         };
-        let zeros = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(zeros as i64));
-        let integers = _mm256_sub_epi32(parts, _mm256_mullo_epi32(zeros, sums));
+        let zeros = _mm256_mullo_epi32(_mm256_cvtepu16_epi32(zeros), sums);
+        let integers = _mm256_sub_epi32(_mm256_slli_epi32::<1>(parts), zeros);
         self.0 = _mm256_fmadd_ps(_mm256_cvtepi32_ps(integers), _mm256_mul_ps(scales, x_scales), self.0);
     }
 
@@ -346,7 +345,9 @@ pub(super) unsafe fn quantise<const TOGETHER: usize, const SHORT: bool>(
                 *integer = _mm256_srai_epi32::<8>(_mm256_add_epi32(*integer, _mm256_set1_epi32(128)));
             }
             let points = first(u.zeros(to.first_rank + start + i, to.first_group));
-            let points = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(i64::from_le_bytes(points)));
+            // SAFETY: 8 values.
+            let points = unsafe { _mm_loadu_si128(points.as_ptr().cast()) };
+            let points = _mm256_cvtepu16_epi32(points);
             // Integers fit in the low words.
             zeros = _mm256_add_epi32(zeros, _mm256_madd_epi16(*integer, points));
         }
@@ -354,8 +355,7 @@ pub(super) unsafe fn quantise<const TOGETHER: usize, const SHORT: bool>(
             _mm256_blend_epi16::<0b1010_1010>(integers[low], _mm256_slli_epi32::<16>(integers[high]))
         };
         let low_bytes = _mm256_set1_epi16(0xff);
-        let low_bytes_of =
-            |even, odd| _mm256_or_si256(_mm256_and_si256(even, low_bytes), _mm256_slli_epi16::<8>(odd));
+        let low_bytes_of = |even, odd| _mm256_or_si256(_mm256_and_si256(even, low_bytes), _mm256_slli_epi16::<8>(odd));
         if TOGETHER == 2 {
             let pair = if SHORT {
                 low_bytes_of(words(0, 0), words(1, 1))
@@ -464,10 +464,8 @@ unsafe fn interleave<const BITS: usize, const PACKED: usize>(rows: [*const u8; 2
     if PACKED == 3 {
         // SAFETY: 16 bytes of each row after the 2-bit plane.
         let [a, b] = rows.map(|row| unsafe { _mm_loadu_si128(row.add(32).cast()) });
-        planes[2] = _mm256_inserti128_si256::<1>(
-            _mm256_castsi128_si256(_mm_unpacklo_epi8(a, b)),
-            _mm_unpackhi_epi8(a, b),
-        );
+        planes[2] =
+            _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(_mm_unpacklo_epi8(a, b)), _mm_unpackhi_epi8(a, b));
     }
     planes
 }
@@ -554,7 +552,10 @@ fn mix_bytes<const PACKED: usize>(
     for (y, sum) in y.as_chunks_mut::<16>().0.iter_mut().zip(sums) {
         let halves = [_mm256_castsi256_si128(sum), _mm256_extracti128_si256::<1>(sum)];
         for (y, sum) in y.as_chunks_mut::<8>().0.iter_mut().zip(halves) {
-            let sum = _mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_cvtepi16_epi32(sum), zero));
+            let sum = _mm256_cvtepi32_ps(_mm256_sub_epi32(
+                _mm256_slli_epi32::<1>(_mm256_cvtepi16_epi32(sum)),
+                zero,
+            ));
             // SAFETY: 8 values.
             unsafe { _mm256_storeu_ps(y.as_mut_ptr(), _mm256_fmadd_ps(sum, scale, _mm256_loadu_ps(y.as_ptr()))) };
         }
@@ -646,7 +647,7 @@ unsafe fn mix_words<const PACKED: usize>(
             ];
             for (i, sum) in in_order.into_iter().enumerate() {
                 let y = &mut y[plane * step + 16 * part + 8 * i..][..8];
-                let sum = _mm256_cvtepi32_ps(_mm256_sub_epi32(sum, zero));
+                let sum = _mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_slli_epi32::<1>(sum), zero));
                 // SAFETY: 8 values.
                 unsafe { _mm256_storeu_ps(y.as_mut_ptr(), _mm256_fmadd_ps(sum, scale, _mm256_loadu_ps(y.as_ptr()))) };
             }

@@ -2,8 +2,9 @@
 //!
 //! Over a block of [`BLOCK`] ranks `h ⊙ s ⊙ scale` shares one scale for each group of outputs. The error of a
 //! coefficient is 2⁻¹⁶ of the block's largest, so that of their sum is small beside the result, whose largest
-//! summands are that coefficient's; sums stay below 32 · 255 · 32,639 < 2³¹. For codes of 3 and 2 bits the high bytes
-//! alone are the coefficients, as with the activations ([`coarse`](super::activations::coarse)).
+//! summands are that coefficient's; sums, doubled as zero points are in half steps, stay below
+//! 2 · 32 · 255 · 32,639 < 2³¹. For codes of 3 and 2 bits the high bytes alone are the coefficients, as with the
+//! activations ([`coarse`](super::activations::coarse)).
 
 use super::activations::{CHUNK, coarse};
 use super::arithmetic::Arithmetic;
@@ -119,7 +120,7 @@ impl Coefficients {
         &self.integers.quads[..self.ranks.div_ceil(4)]
     }
 
-    /// Sum of the integers, each times its rank's zero point.
+    /// Sum of the integers, each times its rank's zero point in half steps.
     #[inline(always)]
     pub(super) fn zero(&self, lane: usize) -> i32 {
         self.zeros[lane]

@@ -1,8 +1,12 @@
 //! The dense difference in f32, weight by weight: what is stored, without the kernels' quantised activations.
 
 use super::LowRankDelta;
+use super::factor::Factor;
 use crate::isa::for_each_isa;
 use crate::lowbit::{GROUP, groups};
+
+/// A row of a band.
+pub(super) type Row<'a> = (Factor<'a>, usize);
 
 impl LowRankDelta {
     /// Adds row `output` of the dense difference to `row` (length `inputs`): what an embedding look-up needs.
@@ -13,14 +17,10 @@ impl LowRankDelta {
         assert!(output < self.outputs, "the output is below outputs");
         assert_eq!(row.len(), self.inputs, "the row is [inputs]");
         let (mut u, mut v) = ([0.0; GROUP], vec![0.0; self.inputs]);
-        let mut s = self.s.iter();
-        for band in &self.bands {
-            let (v_rows, u_rows) = (self.v(band), self.u(band));
-            for (rank, s) in (0..band.ranks).zip(&mut s) {
-                u_rows.weights(rank, output / GROUP, &mut u);
-                v_rows.row(rank, &mut v);
-                add_scaled(u[output % GROUP] * s, &v, row);
-            }
+        for (((v_rows, v_rank), (u_rows, u_rank)), s) in self.rows().zip(&self.s) {
+            u_rows.weights(u_rank, output / GROUP, &mut u);
+            v_rows.row(v_rank, &mut v);
+            add_scaled(u[output % GROUP] * s, &v, row);
         }
     }
 
@@ -31,21 +31,25 @@ impl LowRankDelta {
     pub fn to_dense(&self) -> Vec<f32> {
         let mut dense = vec![0.0; self.outputs * self.inputs];
         let (mut u, mut v) = ([0.0; GROUP], vec![0.0; self.inputs]);
-        let mut s = self.s.iter();
-        for band in &self.bands {
-            let (v_rows, u_rows) = (self.v(band), self.u(band));
-            for (rank, s) in (0..band.ranks).zip(&mut s) {
-                v_rows.row(rank, &mut v);
-                for group in 0..groups(self.outputs) {
-                    u_rows.weights(rank, group, &mut u);
-                    let rows = dense.chunks_exact_mut(self.inputs).skip(group * GROUP);
-                    for (row, u) in rows.zip(&u) {
-                        add_scaled(u * s, &v, row);
-                    }
+        for (((v_rows, v_rank), (u_rows, u_rank)), s) in self.rows().zip(&self.s) {
+            v_rows.row(v_rank, &mut v);
+            for group in 0..groups(self.outputs) {
+                u_rows.weights(u_rank, group, &mut u);
+                let rows = dense.chunks_exact_mut(self.inputs).skip(group * GROUP);
+                for (row, u) in rows.zip(&u) {
+                    add_scaled(u * s, &v, row);
                 }
             }
         }
         dense
+    }
+
+    /// Where each rank's rows are: the band and the row in it, of V and of Uᵀ.
+    pub(super) fn rows(&self) -> impl Iterator<Item = (Row<'_>, Row<'_>)> {
+        fn each(factor: Factor<'_>) -> impl Iterator<Item = Row<'_>> {
+            (0..factor.ranks()).map(move |rank| (factor, rank))
+        }
+        self.v_factors().flat_map(each).zip(self.u_factors().flat_map(each))
     }
 }
 

@@ -1,11 +1,11 @@
-//! One factor of a band: rows of packed codes with their scales and zero points.
+//! One band of a factor: rows of packed codes with their scales and zero points.
 
 use super::Band;
 use super::tile::Ahead;
 use crate::isa::for_each_isa;
 use crate::lowbit::{GROUP, WIDTHS, groups, row_bytes, unpack_group};
 
-/// V or Uᵀ of one band. The lengths of its parts fit each other: kernels read the codes without looking again.
+/// A band of V or Uᵀ. The lengths of its parts fit each other: kernels read the codes without looking again.
 #[derive(Clone, Copy)]
 pub(super) struct Factor<'a> {
     bits: u8,
@@ -13,16 +13,17 @@ pub(super) struct Factor<'a> {
     len: usize,
     codes: &'a [u8],
     scales: &'a [f32],
-    zeros: &'a [u8],
+    zeros: &'a [u16],
 }
 
 impl<'a> Factor<'a> {
-    /// The factor of `band` with rows of `len` weights.
+    /// `band` with rows of `len` weights.
     ///
     /// # Panics
     /// If there is no layout for the band's width or a part has another length.
-    pub(super) fn new(band: &Band, len: usize, codes: &'a [u8], scales: &'a [f32], zeros: &'a [u8]) -> Self {
+    pub(super) fn new(band: &'a Band, len: usize) -> Self {
         let (bits, ranks) = (band.bits, band.ranks);
+        let (codes, scales, zeros) = (&*band.codes, &*band.scales, &*band.zeros);
         assert!(bits == 16 || WIDTHS.contains(&bits), "no layout for {bits}-bit codes");
         assert_eq!(
             codes.len(),
@@ -115,9 +116,9 @@ impl<'a> Factor<'a> {
         &self.scales[rank * self.groups() + group..]
     }
 
-    /// Zero points of a row from a group on, up to the end of the factor.
+    /// Zero points of a row from a group on, in half steps, up to the end of the factor.
     #[inline(always)]
-    pub(super) fn zeros(&self, rank: usize, group: usize) -> &'a [u8] {
+    pub(super) fn zeros(&self, rank: usize, group: usize) -> &'a [u16] {
         &self.zeros[rank * self.groups() + group..]
     }
 
@@ -146,8 +147,8 @@ impl<'a> Factor<'a> {
 }
 
 for_each_isa! {
-    /// `(code − zero) · scale` for one group.
-    fn dequantise(packed: &[u8], bits: u8, scale: f32, zero: u8, out: &mut [f32]) {
+    /// `(2 · code − zero) · scale` for one group.
+    fn dequantise(packed: &[u8], bits: u8, scale: f32, zero: u16, out: &mut [f32]) {
         let mut codes = [0u8; GROUP];
         if out.len() == GROUP {
             unpack_group(packed, bits, &mut codes);
@@ -155,7 +156,7 @@ for_each_isa! {
             unpack_group(packed, bits, &mut codes[..out.len().next_multiple_of(8)]);
         }
         for (out, code) in out.iter_mut().zip(&codes) {
-            *out = (i32::from(*code) - i32::from(zero)) as f32 * scale;
+            *out = (2 * i32::from(*code) - i32::from(zero)) as f32 * scale;
         }
     }
 }
@@ -194,20 +195,15 @@ mod tests {
     #[test]
     fn parts_that_do_not_fit_are_refused() {
         let band = |bits: u8, codes: usize, scales: usize, zeros: usize| {
-            let codes = vec![0; codes];
-            let (scales, zeros) = (vec![0.0; scales], vec![0; zeros]);
             std::panic::catch_unwind(|| {
                 let band = Band {
                     bits,
                     ranks: 3,
-                    v_codes: vec![].into(),
-                    v_scales: vec![],
-                    v_zeros: vec![],
-                    u_codes: vec![].into(),
-                    u_scales: vec![],
-                    u_zeros: vec![],
+                    codes: vec![0; codes].into(),
+                    scales: vec![0.0; scales],
+                    zeros: vec![0; zeros],
                 };
-                Factor::new(&band, 130, &codes, &scales, &zeros);
+                Factor::new(&band, 130);
             })
         };
         let bytes = 3 * row_bytes(130, 2);

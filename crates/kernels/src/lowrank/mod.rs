@@ -36,25 +36,21 @@ use crate::Threads;
 use crate::bytes::Bytes;
 use factor::Factor;
 
-/// The ranks of one width, in order of falling singular value.
+/// Rows of one factor at one width.
+///
+/// A weight is `(2 · code − zero) · scale`: zero points are in half steps, so that levels may lie evenly around 0.
 #[derive(Debug, Clone)]
 pub struct Band {
     /// Bits a weight: 8, 4, 3 or 2; or 16, little-endian f16 without scales and zero points.
     pub bits: u8,
-    /// Number of ranks.
+    /// Number of ranks, each a row.
     pub ranks: usize,
-    /// Codes of V: `ranks` rows of `inputs` weights, laid out as [`crate::lowbit`] says.
-    pub v_codes: Bytes,
-    /// Scales of V, `[ranks, groups(inputs)]`.
-    pub v_scales: Vec<f32>,
-    /// Zero points of V, same shape.
-    pub v_zeros: Vec<u8>,
-    /// Codes of Uᵀ: `ranks` rows of `outputs` weights.
-    pub u_codes: Bytes,
-    /// Scales of Uᵀ, `[ranks, groups(outputs)]`.
-    pub u_scales: Vec<f32>,
-    /// Zero points of Uᵀ, same shape.
-    pub u_zeros: Vec<u8>,
+    /// Codes of the rows, laid out as [`crate::lowbit`] says.
+    pub codes: Bytes,
+    /// Half the step of each group, `[ranks, groups(length of a row)]`.
+    pub scales: Vec<f32>,
+    /// Zero points in half steps, at most 2 · (2^bits − 1); same shape.
+    pub zeros: Vec<u16>,
 }
 
 /// The quantised factors of one linear's difference.
@@ -64,10 +60,13 @@ pub struct LowRankDelta {
     pub inputs: usize,
     /// Length of an output row.
     pub outputs: usize,
-    /// Singular value of each rank, bands one after another.
+    /// Singular value of each rank.
     pub s: Vec<f32>,
-    /// Bands, widest first.
-    pub bands: Vec<Band>,
+    /// V: bands of rows of `inputs` weights, one after another in the order of the ranks.
+    pub v: Vec<Band>,
+    /// Uᵀ: bands of rows of `outputs` weights, for the same ranks in the same order. A rank's width may be another here
+    /// than in V.
+    pub u: Vec<Band>,
 }
 
 impl LowRankDelta {
@@ -78,15 +77,8 @@ impl LowRankDelta {
 
     /// Bytes of codes, scales, zero points and singular values in memory.
     pub fn bytes(&self) -> usize {
-        let band = |b: &Band| {
-            b.v_codes.len()
-                + b.u_codes.len()
-                + size_of_val(&*b.v_scales)
-                + size_of_val(&*b.u_scales)
-                + b.v_zeros.len()
-                + b.u_zeros.len()
-        };
-        size_of_val(&*self.s) + self.bands.iter().map(band).sum::<usize>()
+        let band = |b: &Band| b.codes.len() + size_of_val(&*b.scales) + size_of_val(&*b.zeros);
+        size_of_val(&*self.s) + self.v.iter().chain(&self.u).map(band).sum::<usize>()
     }
 
     /// Adds the difference: `y[m] += U (s ⊙ (V x[m]))` for each of the `rows` rows; `x` is `[rows, inputs]`, `y`
@@ -103,13 +95,13 @@ impl LowRankDelta {
         add_terms(x, rows, &[term], y, self.outputs, threads);
     }
 
-    /// V of a band.
-    fn v<'a>(&self, band: &'a Band) -> Factor<'a> {
-        Factor::new(band, self.inputs, &band.v_codes, &band.v_scales, &band.v_zeros)
+    /// The bands of V, checked.
+    fn v_factors(&self) -> impl Iterator<Item = Factor<'_>> {
+        self.v.iter().map(|band| Factor::new(band, self.inputs))
     }
 
-    /// Uᵀ of a band.
-    fn u<'a>(&self, band: &'a Band) -> Factor<'a> {
-        Factor::new(band, self.outputs, &band.u_codes, &band.u_scales, &band.u_zeros)
+    /// The bands of Uᵀ, checked.
+    fn u_factors(&self) -> impl Iterator<Item = Factor<'_>> {
+        self.u.iter().map(|band| Factor::new(band, self.outputs))
     }
 }

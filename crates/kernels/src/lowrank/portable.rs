@@ -23,7 +23,7 @@ pub(super) fn dots(v: &Factor<'_>, ranks: Range<usize>, x: InputRow<'_>, out: &m
                 (products, chunk.sums[lane], chunk.scales[lane])
             };
             // A sum of what is infinite or NaN may be any integer.
-            let sum = products.wrapping_sub(i32::from(zeros[g]).wrapping_mul(x_sum));
+            let sum = (2 * products).wrapping_sub(i32::from(zeros[g]).wrapping_mul(x_sum));
             lanes[lane] = (sum as f32).mul_add(scales[g] * x_scale, lanes[lane]);
         }
         *out = sum_lanes(&lanes);
@@ -70,7 +70,7 @@ pub(super) fn mix(u: &Factor<'_>, coefficients: &Coefficients, lane: usize, y: &
         let codes = codes(u, rank, coefficients.first_group() + lane);
         let coefficient = coefficients.integer(i, lane);
         for (sum, code) in sums.iter_mut().zip(codes) {
-            *sum = sum.wrapping_add(i32::from(code).wrapping_mul(coefficient));
+            *sum = sum.wrapping_add((2 * i32::from(code)).wrapping_mul(coefficient));
         }
     }
     for (y, sum) in y.iter_mut().zip(sums) {

@@ -4,6 +4,7 @@ use super::LowRankDelta;
 use super::activations::{Activations, CHUNK};
 use super::arithmetic::Arithmetic;
 use super::coefficients::{BLOCK, Coefficients};
+use super::factor::Factor;
 use super::tile::Tile;
 use crate::Threads;
 use crate::isa::for_each_isa;
@@ -63,7 +64,7 @@ pub(super) fn add_terms_by(
     check(terms, rows, inputs, stride);
     let mut scratch = SCRATCH.take();
     let mut wanted = vec![false; rows];
-    for term in terms.iter().filter(|t| t.delta.bands.iter().any(|b| b.bits != 16)) {
+    for term in terms.iter().filter(|t| t.delta.v.iter().any(|b| b.bits != 16)) {
         wanted[term.rows.clone()].fill(true);
     }
     scratch.activations.quantise(x, inputs, &wanted, threads);
@@ -83,14 +84,15 @@ fn check(terms: &[Term<'_>], rows: usize, inputs: usize, stride: usize) {
         );
         let end = term.column.checked_add(delta.outputs);
         assert!(end.is_some_and(|end| end <= stride), "a term's columns lie in y");
-        assert_eq!(
-            delta.bands.iter().map(|b| b.ranks).sum::<usize>(),
-            delta.ranks(),
-            "the bands hold as many ranks as there are singular values"
-        );
-        for band in &delta.bands {
-            delta.v(band);
-            delta.u(band);
+        for ranks in [
+            delta.v_factors().map(|v| v.ranks()).sum::<usize>(),
+            delta.u_factors().map(|u| u.ranks()).sum(),
+        ] {
+            assert_eq!(
+                ranks,
+                delta.ranks(),
+                "the bands hold as many ranks as there are singular values"
+            );
         }
     }
     let mut order: Vec<&Term<'_>> = terms.iter().filter(|t| !t.rows.is_empty()).collect();
@@ -145,7 +147,7 @@ impl Scratch {
             let ranks = cost / (threads.count() * TASKS_A_THREAD) / row_cost.max(1);
             let ranks = ranks.max(TASK_RANKS).next_multiple_of(TASK_RANKS);
             let mut first_rank = 0;
-            for (band_index, band) in term.delta.bands.iter().enumerate() {
+            for (band_index, band) in term.delta.v.iter().enumerate() {
                 for part in pieces(0..band.ranks, ranks) {
                     tasks.extend(pieces(term.rows.clone(), TASK_ROWS).map(|rows| Task {
                         term: index,
@@ -168,7 +170,7 @@ impl Scratch {
             let task = &tasks[i];
             let term = &terms[task.term];
             let delta = term.delta;
-            let v = delta.v(&delta.bands[task.band]);
+            let v = Factor::new(&delta.v[task.band], delta.inputs);
             let s = &delta.s[task.first_rank..][task.part.clone()];
             let out = |m: usize, rank: usize, count: usize| {
                 let place = task.h + (m - term.rows.start) * delta.ranks() + task.first_rank + rank;
@@ -240,11 +242,10 @@ impl Scratch {
             let Tiles { tile, coefficients } = &mut *scratch;
             let mut first_rank = 0;
             let mut blocks = Vec::new();
-            for band in &delta.bands {
-                let u = delta.u(band);
-                let size = if band.bits == 16 { band.ranks } else { BLOCK };
-                blocks.extend(pieces(0..band.ranks, size).map(|ranks| (u, first_rank, ranks)));
-                first_rank += band.ranks;
+            for u in delta.u_factors() {
+                let size = if u.bits() == 16 { u.ranks() } else { BLOCK };
+                blocks.extend(pieces(0..u.ranks(), size).map(|ranks| (u, first_rank, ranks)));
+                first_rank += u.ranks();
             }
             for (i, (u, first_rank, ranks)) in blocks.iter().enumerate() {
                 let h = |m| h(m, first_rank + ranks.start..first_rank + ranks.end);

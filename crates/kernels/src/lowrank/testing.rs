@@ -9,7 +9,18 @@ use rand_chacha::ChaCha8Rng;
 
 /// A difference of random factors with ranks of these `(bits, count)`; singular values fall as `1 / (i + 1)`.
 pub(super) fn random(inputs: usize, outputs: usize, widths: &[(u8, usize)], rng: &mut ChaCha8Rng) -> LowRankDelta {
-    let mut factor = |bits: u8, ranks: usize, len: usize| -> (Bytes, Vec<f32>, Vec<u8>) {
+    random_apart(inputs, outputs, widths, widths, rng)
+}
+
+/// The same with widths of its own for each factor, of as many ranks.
+pub(super) fn random_apart(
+    inputs: usize,
+    outputs: usize,
+    v_widths: &[(u8, usize)],
+    u_widths: &[(u8, usize)],
+    rng: &mut ChaCha8Rng,
+) -> LowRankDelta {
+    let mut factor = |bits: u8, ranks: usize, len: usize| -> (Bytes, Vec<f32>, Vec<u16>) {
         if bits == 16 {
             let halves = ranks * row_bytes(len, 16) / 2;
             let halves = (0..halves).flat_map(|_| f16::from_f32(rng.random_range(-1.0..1.0)).to_le_bytes());
@@ -21,32 +32,30 @@ pub(super) fn random(inputs: usize, outputs: usize, widths: &[(u8, usize)], rng:
             pack_row(&codes, bits, &mut packed);
         }
         let n = ranks * groups(len);
-        let scales = (0..n).map(|_| rng.random_range(0.01..0.1)).collect();
-        let zeros = (0..n).map(|_| rng.random_range(0..1u16 << bits) as u8).collect();
+        let scales = (0..n).map(|_| rng.random_range(0.005..0.05)).collect();
+        let zeros = (0..n).map(|_| rng.random_range(0..(2u16 << bits) - 1)).collect();
         (packed.into(), scales, zeros)
     };
-    let bands = widths
-        .iter()
-        .map(|&(bits, ranks)| {
-            let (v_codes, v_scales, v_zeros) = factor(bits, ranks, inputs);
-            let (u_codes, u_scales, u_zeros) = factor(bits, ranks, outputs);
+    let mut bands = |len: usize, widths: &[(u8, usize)]| -> Vec<Band> {
+        let band = |&(bits, ranks): &(u8, usize)| {
+            let (codes, scales, zeros) = factor(bits, ranks, len);
             Band {
                 bits,
                 ranks,
-                v_codes,
-                v_scales,
-                v_zeros,
-                u_codes,
-                u_scales,
-                u_zeros,
+                codes,
+                scales,
+                zeros,
             }
-        })
-        .collect();
-    let ranks = widths.iter().map(|w| w.1).sum();
+        };
+        widths.iter().map(band).collect()
+    };
+    let (v, u) = (bands(inputs, v_widths), bands(outputs, u_widths));
+    let ranks = v_widths.iter().map(|w| w.1).sum();
     LowRankDelta {
         inputs,
         outputs,
         s: (0..ranks).map(|i| 1.0 / (i + 1) as f32).collect(),
-        bands,
+        v,
+        u,
     }
 }

@@ -41,7 +41,7 @@ impl Tile {
 pub(super) struct Ahead {
     codes: *const u8,
     scales: *const f32,
-    zeros: *const u8,
+    zeros: *const u16,
     stride: usize,
     groups: usize,
 }
@@ -49,7 +49,7 @@ pub(super) struct Ahead {
 impl Ahead {
     /// `codes`, `scales` and `zeros` are those of a group in the first row; from a row to the next it is `stride` bytes
     /// of codes and `groups` scales and zero points.
-    pub(super) fn new(codes: *const u8, scales: *const f32, zeros: *const u8, stride: usize, groups: usize) -> Self {
+    pub(super) fn new(codes: *const u8, scales: *const f32, zeros: *const u16, stride: usize, groups: usize) -> Self {
         Self {
             codes,
             scales,
@@ -71,7 +71,7 @@ impl Ahead {
     #[inline(always)]
     pub(super) fn scales(self, row: usize) {
         prefetch(self.scales.wrapping_add(row * self.groups).cast());
-        prefetch(self.zeros.wrapping_add(row * self.groups));
+        prefetch(self.zeros.wrapping_add(row * self.groups).cast());
     }
 }
 

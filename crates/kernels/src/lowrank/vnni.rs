@@ -50,7 +50,13 @@ pub(super) unsafe fn dots<const BITS: usize>(v: &Factor<'_>, ranks: Range<usize>
                     _ => chunk_sums::<BITS, 8>(codes, x, tail),
                 }
             };
-            sums.add::<BITS>(parts, v.scales(rank, first), v.zeros(rank, first), groups - first, x_chunk);
+            sums.add::<BITS>(
+                parts,
+                v.scales(rank, first),
+                v.zeros(rank, first),
+                groups - first,
+                x_chunk,
+            );
         }
         *out = sums.total();
     }
@@ -310,9 +316,9 @@ fn mix_group<const BITS: usize, const PACKED: usize>(
     let scale = _mm512_set1_ps(coefficients.scale(lane));
     for (i, y) in y.as_chunks_mut::<16>().0.iter_mut().enumerate() {
         let sum = if coarse(BITS as u8) {
-            high[i]
+            _mm512_slli_epi32::<1>(high[i])
         } else {
-            _mm512_add_epi32(_mm512_slli_epi32::<8>(high[i]), low[i])
+            _mm512_add_epi32(_mm512_slli_epi32::<9>(high[i]), _mm512_slli_epi32::<1>(low[i]))
         };
         let sum = _mm512_cvtepi32_ps(_mm512_sub_epi32(sum, zero));
         // SAFETY: 16 values.
