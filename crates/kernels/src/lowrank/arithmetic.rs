@@ -6,7 +6,7 @@ use super::factor::Factor;
 use super::portable;
 use super::tile::{Ahead, Tile};
 #[cfg(target_arch = "x86_64")]
-use super::{avx2, vnni};
+use super::{avx2, vnni, vnni_two};
 use crate::isa::{self, Isa};
 use crate::lowbit::GROUP;
 use std::ops::Range;
@@ -109,6 +109,39 @@ impl Arithmetic {
             #[cfg(target_arch = "x86_64")]
             Self::Avx2 | Self::Vnni => rows > 1 || u.stride().is_multiple_of(1024) || !u.len().is_multiple_of(GROUP),
         }
+    }
+
+    /// [`Self::mix`] for the coefficients' group `lane` and the one after it, if there is a faster way for both together:
+    /// for codes that are [`coarse`], one row, and groups that are whole.
+    ///
+    /// # Panics
+    /// As [`Self::mix`].
+    #[cfg_attr(
+        not(target_arch = "x86_64"),
+        expect(unused_variables, reason = "there is no faster way")
+    )]
+    pub(super) fn mix_two(
+        self,
+        u: &Factor<'_>,
+        coefficients: &Coefficients,
+        lane: usize,
+        ahead: Ahead,
+        y: &mut [f32],
+    ) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        if let (Self::Vnni, Ok(y)) = (self, y.try_into()) {
+            let end = coefficients.first_group() + lane + 2;
+            assert!(coefficients.ranks().end <= u.ranks() && end * GROUP <= u.len() && lane + 2 <= CHUNK);
+            match u.bits() {
+                // SAFETY: the instructions exist, and the ranks and groups are `u`'s.
+                2 => unsafe { vnni_two::mix::<2>(u, coefficients, lane, ahead, y) },
+                // SAFETY: as above.
+                3 => unsafe { vnni_two::mix::<3>(u, coefficients, lane, ahead, y) },
+                _ => return false,
+            }
+            return true;
+        }
+        false
     }
 
     /// `y += Σ coefficient · weight` over the coefficients' ranks, for the outputs of their group `lane`. `tile`, if

@@ -29,6 +29,8 @@ mod tests;
 mod tile;
 #[cfg(target_arch = "x86_64")]
 mod vnni;
+#[cfg(target_arch = "x86_64")]
+mod vnni_two;
 
 pub use terms::{Term, add_terms};
 

@@ -205,8 +205,13 @@ impl Scratch {
         let mut h = 0;
         for (index, term) in terms.iter().enumerate() {
             let count = groups(term.delta.outputs);
-            // Pieces of one chunk or a little less, as many for each thread.
-            let count = count.div_ceil(threads.count());
+            // Rows that are read from end to end, if there are enough terms for all threads.
+            let pieces_of_one = if terms.len() < TASKS_A_THREAD * threads.count() {
+                threads.count()
+            } else {
+                1
+            };
+            let count = count.div_ceil(pieces_of_one);
             for part in pieces(0..groups(term.delta.outputs), count) {
                 tasks.extend(pieces(term.rows.clone(), TASK_ROWS).map(|rows| Task {
                     term: index,
@@ -228,8 +233,8 @@ impl Scratch {
                 let place = task.h + (m - term.rows.start) * delta.ranks();
                 &self.h[place..][ranks]
             };
-            let out = |m: usize, group: usize| {
-                let len = (delta.outputs - group * GROUP).min(GROUP);
+            let out = |m: usize, group: usize, count: usize| {
+                let len = (delta.outputs - group * GROUP).min(count * GROUP);
                 // SAFETY: tasks own different rows or outputs of terms that share none, and hold one part at a time.
                 unsafe { y.part(m, term.column + group * GROUP, len) }
             };
@@ -255,7 +260,7 @@ impl Scratch {
                         for group in task.part.clone() {
                             u.weights(rank, group, &mut weights);
                             for m in task.rows.clone() {
-                                add_scaled(h(m)[rank], &weights, out(m, group));
+                                add_scaled(h(m)[rank], &weights, out(m, group, 1));
                             }
                         }
                     }
@@ -279,9 +284,19 @@ impl Scratch {
                             chunk.start,
                             next.ahead(next_rank, chunk.start),
                         );
-                        for (lane, group) in chunk.clone().enumerate() {
+                        let mut lane = 0;
+                        while lane < chunk.len() {
+                            let group = chunk.start + lane;
                             let ahead = next.ahead(next_rank, group);
-                            arithmetic.mix(u, tiled.then_some(&*tile), coefficients, lane, ahead, out(m, group));
+                            if !tiled && lane + 1 < chunk.len() {
+                                let y = out(m, group, 2);
+                                if arithmetic.mix_two(u, coefficients, lane, ahead, y) {
+                                    lane += 2;
+                                    continue;
+                                }
+                            }
+                            arithmetic.mix(u, tiled.then_some(&*tile), coefficients, lane, ahead, out(m, group, 1));
+                            lane += 1;
                         }
                     }
                 }

@@ -90,6 +90,36 @@ proptest! {
     }
 }
 
+/// Widths that are whole groups have ways of their own, for one row more than for several.
+#[test]
+fn every_instruction_set_gives_the_same_bits_where_groups_are_whole() {
+    let mut rng = ChaCha8Rng::seed_from_u64(5);
+    let threads = Threads::new(1);
+    for (inputs, outputs) in [(128, 256), (256, 896), (1152, 1152), (384, 4096), (128, 4864)] {
+        let delta = random(inputs, outputs, &[(8, 3), (4, 5), (3, 39), (2, 70)], &mut rng);
+        for rows in [1, 2] {
+            let x = values(rows * inputs, &mut rng);
+            let term = [Term {
+                delta: &delta,
+                rows: 0..rows,
+                column: 0,
+            }];
+            let results: Vec<_> = Arithmetic::all()
+                .into_iter()
+                .map(|arithmetic| {
+                    let mut y = vec![0.5; rows * outputs];
+                    add_terms_by(arithmetic, &x, rows, &term, &mut y, outputs, &threads);
+                    y
+                })
+                .collect();
+            assert!(
+                results.windows(2).all(|two| two[0] == two[1]),
+                "[{outputs}, {inputs}], {rows} rows"
+            );
+        }
+    }
+}
+
 /// `U (s ⊙ (V x))` in f64 from the exact weights.
 fn exact(delta: &LowRankDelta, x: &[f32]) -> Vec<f64> {
     let mut y = vec![0.0; delta.outputs];

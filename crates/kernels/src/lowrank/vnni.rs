@@ -213,7 +213,7 @@ unsafe fn interleave<const BITS: usize>(rows: [*const u8; 4]) -> [__m512i; 8] {
 /// Quarter `i` of vector `j` becomes quarter `j` of vector `i`.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn transpose_quarters([a, b, c, d]: [__m512i; 4]) -> [__m512i; 4] {
+pub(super) fn transpose_quarters([a, b, c, d]: [__m512i; 4]) -> [__m512i; 4] {
     let (ab, ab_high) = (_mm512_shuffle_i32x4::<0x44>(a, b), _mm512_shuffle_i32x4::<0xee>(a, b));
     let (cd, cd_high) = (_mm512_shuffle_i32x4::<0x44>(c, d), _mm512_shuffle_i32x4::<0xee>(c, d));
     [
