@@ -109,7 +109,10 @@ fn a_manifest_that_is_not_json_or_of_another_version_is_refused() {
     assert!(manifest("{}").contains("no `format_version`"));
     // The first version had one width for both factors.
     let old = manifest("{\"format_version\": 1}");
-    assert!(old.contains("format version 1") && old.contains("compress again"), "{old}");
+    assert!(
+        old.contains("format version 1") && old.contains("compress again"),
+        "{old}"
+    );
     assert!(manifest("{\"format_version\": 2}").contains("missing field"));
 }
 

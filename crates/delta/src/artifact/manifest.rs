@@ -348,7 +348,11 @@ impl Manifest {
                     // An f32 scale and a u16 zero point a group, and half of the f32 singular value.
                     let groups = lowbit::groups(len) as u64;
                     widths.into_iter().map(move |(bits, ranks)| {
-                        let per_rank = if bits == 16 { 2 } else { groups.saturating_mul(6).saturating_add(2) };
+                        let per_rank = if bits == 16 {
+                            2
+                        } else {
+                            groups.saturating_mul(6).saturating_add(2)
+                        };
                         per_rank.saturating_mul(ranks as u64)
                     })
                 };

@@ -17,8 +17,8 @@ use std::path::{Path, PathBuf};
 
 use deltamux_model::{ModelConfig, VariantWeights};
 
-pub(crate) use layout::{FIXED_BYTES, SCALE_BITS};
 pub use layout::{Coding, PackedBand, PackedLinear, Widths, header_entry_bytes, packed_bytes, symmetric_scale};
+pub(crate) use layout::{FIXED_BYTES, SCALE_BITS};
 pub(crate) use manifest::check_name;
 pub use manifest::{
     BaseInfo, CalibrationInfo, EmbeddingInfo, FORMAT_VERSION, FileInfo, LinearInfo, Manifest, RelError, Totals,

@@ -141,12 +141,7 @@ pub(crate) fn quantise(
 
 /// Brings the rows of `target` to a root mean square of 1, where the table of scales is, and moves the factors into the
 /// singular values; `h`, the Hessian over the ranks, follows.
-fn normalise(
-    target: &mut Matrix<f64>,
-    h: &mut Matrix<f64>,
-    unit: f32,
-    stored: &[half::f16],
-) -> (f32, Vec<half::f16>) {
+fn normalise(target: &mut Matrix<f64>, h: &mut Matrix<f64>, unit: f32, stored: &[half::f16]) -> (f32, Vec<half::f16>) {
     let value = |unit: f32, s: half::f16| f64::from(s.to_f32() * unit);
     let wanted: Vec<f64> = stored
         .iter()
@@ -196,10 +191,7 @@ mod tests {
 
     fn relative_error(delta: &Matrix<f32>, approximation: &Matrix<f32>, moments: &InputMoments) -> f64 {
         let mut rest = delta.clone();
-        rest.data
-            .iter_mut()
-            .zip(&approximation.data)
-            .for_each(|(d, a)| *d -= a);
+        rest.data.iter_mut().zip(&approximation.data).for_each(|(d, a)| *d -= a);
         let c = moments.c.to_f32();
         quadratic(&rest, &c) / quadratic(delta, &c)
     }

@@ -16,8 +16,8 @@ use super::base::linear_deviation;
 use super::random::{Streams, gaussian};
 use super::{METHOD, SynthError};
 use crate::artifact::{
-    ArtifactWriter, BaseInfo, CalibrationInfo, Coding, EmbeddingInfo, FORMAT_VERSION, LinearInfo, MANIFEST_FILE, Manifest,
-    PackedBand, PackedLinear, RelError, Target, Totals, vector_lengths,
+    ArtifactWriter, BaseInfo, CalibrationInfo, Coding, EmbeddingInfo, FORMAT_VERSION, LinearInfo, MANIFEST_FILE,
+    Manifest, PackedBand, PackedLinear, RelError, Target, Totals, vector_lengths,
 };
 use crate::compress::account::{CHOICES, rank_bits};
 use crate::compress::allocate::{Item, allocate};

@@ -32,7 +32,6 @@ mod vnni;
 
 pub use terms::{Term, add_terms};
 
-
 use crate::Threads;
 use crate::bytes::Bytes;
 use factor::Factor;
