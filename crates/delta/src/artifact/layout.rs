@@ -17,6 +17,7 @@
 //! point of the symmetric coding is `(2^bits − 1) / 2`, half-way between the middle codes, and its scales come from
 //! [`symmetric_scale`]'s table.
 
+use std::f32::consts::SQRT_2;
 use std::sync::Arc;
 
 use deltamux_kernels::lowbit::{groups, pack_zeros, row_bytes, unpack_zeros, zero_bytes};
@@ -62,7 +63,7 @@ impl Coding {
 /// Place 20 is the step with the least squared error for Gaussian weights of variance 1, a place more is a sixth of an
 /// octave more, and place 0 makes a group of zeros.
 pub fn symmetric_scale(bits: u8, place: u8) -> f32 {
-    const SIXTHS: [f32; 6] = [1.0, 1.122_462, 1.259_921, 1.414_213_5, 1.587_401, 1.781_797_4];
+    const SIXTHS: [f32; 6] = [1.0, 1.122_462, 1.259_921, SQRT_2, 1.587_401, 1.781_797_4];
     if place == 0 {
         return 0.0;
     }

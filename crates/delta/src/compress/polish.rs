@@ -115,12 +115,12 @@ impl<'a> Polish<'a> {
                     continue;
                 }
                 let mut moved = false;
-                for o in 0..outputs {
+                for (o, step) in steps.iter_mut().enumerate() {
                     let now = u.values.row(i)[o];
                     let (code, value) = u.row_grids(i)[o / GROUP].nearest(now + n.row(i)[o] / parabola);
                     u.codes.row_mut(i)[o] = code;
                     u.values.row_mut(i)[o] = value;
-                    steps[o] = value - now;
+                    *step = value - now;
                     moved |= value != now;
                 }
                 if moved {
