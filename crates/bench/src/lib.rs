@@ -3,8 +3,9 @@
 //! [`profile::arrivals`] and [`profile::concurrency`] run against any OpenAI-compatible URL and write a
 //! [`bundle::Bundle`]; [`verify::verify`] recomputes its figures from its raw events. [`measure`], [`stats`], [`knee`]
 //! and [`plan`] are pure: they see no clock, no network and no file. [`machine`] measures the kernels and the forward pass
-//! themselves, in this process.
+//! themselves, in this process, and [`agreement`] compares a model's predictions with another's.
 
+pub mod agreement;
 pub mod arrival;
 pub mod bundle;
 pub mod choice;

@@ -47,3 +47,28 @@ fn a_users_error_is_one_line() {
     assert!(refusal(&eval("base", &folder.path().join("none.jsonl"))).contains("none.jsonl"));
     assert!(refusal(&eval("nowhere", &tiny("data/sql.heldout.jsonl"))).contains("nowhere"));
 }
+
+fn against(model: &[&str], reference: &str) -> serde_json::Value {
+    let mut command = deltamux(&["eval", "--limit", "30", "--max-tokens", "1"]);
+    command.arg("--base").arg(tiny("base"));
+    if let [flag, path] = model {
+        command.arg(flag).arg(tiny(path));
+    }
+    command.arg("--against").arg(tiny(reference));
+    command.arg("--tasks").arg(tiny("data/sql.heldout.jsonl"));
+    json(&mut command)["agreement"].clone()
+}
+
+#[test]
+fn a_model_agrees_with_itself_and_the_base_does_not_agree_with_its_fine_tune() {
+    let same = against(&["--full", "sql"], "sql");
+    assert_eq!((&same["mean_kl"], &same["top1_agreement"]), (&0.0.into(), &1.0.into()));
+    assert_eq!(same["perplexity"], same["reference_perplexity"]);
+    assert!(same["positions"].as_u64().unwrap() > 100);
+    let base = against(&[], "sql");
+    assert_eq!(base["positions"], same["positions"]);
+    assert_eq!(base["reference_perplexity"], same["reference_perplexity"]);
+    assert!(base["mean_kl"].as_f64().unwrap() > 1.0, "{base}");
+    let (own, reference) = (&base["perplexity"], &base["reference_perplexity"]);
+    assert!(own.as_f64().unwrap() > 2.0 * reference.as_f64().unwrap(), "{base}");
+}

@@ -1,9 +1,11 @@
-//! `deltamux eval`: exact match of greedy answers on a file of tasks.
+//! `deltamux eval`: exact match of greedy answers on a file of tasks, and how near the predictions are to a full
+//! fine-tune's.
 
 use std::path::PathBuf;
 
 use anyhow::anyhow;
-use deltamux_bench::tasks::{read_tasks, score};
+use deltamux_bench::agreement::{Agreement, AgreementOptions, agreement};
+use deltamux_bench::tasks::{Task, read_tasks, score};
 use deltamux_engine::EngineConfig;
 use deltamux_model::hub;
 use serde_json::json;
@@ -17,7 +19,9 @@ use crate::precision::PrecisionArgs;
 #[command(after_help = "\
 Examples:
   deltamux eval --base models/tiny/base --variant variants/sql --tasks models/tiny/data/sql.heldout.jsonl
-  deltamux eval --base models/tiny/base --full models/tiny/sql --tasks models/tiny/data/sql.heldout.jsonl --limit 50")]
+  deltamux eval --base models/tiny/base --full models/tiny/sql --tasks models/tiny/data/sql.heldout.jsonl --limit 50
+  deltamux eval --base models/tiny/base --variant variants/sql --against models/tiny/sql \
+                --tasks models/tiny/data/sql.heldout.jsonl")]
 pub struct Args {
     /// Directory of the base model, or its id on the hub (org/name).
     #[arg(long, value_name = "DIR")]
@@ -28,6 +32,10 @@ pub struct Args {
     /// Answer with this full checkpoint instead of the base.
     #[arg(long, value_name = "DIR")]
     full: Option<String>,
+    /// Also compare the predictions along the right answers with this full fine-tune's: mean KL divergence, agreement on
+    /// the most likely token, perplexity. Both models are in memory then, this one as it is stored.
+    #[arg(long, value_name = "DIR")]
+    against: Option<String>,
     #[command(flatten)]
     precision: PrecisionArgs,
     /// Tasks: one {"messages": […], "answer": "…"} a line.
@@ -46,10 +54,22 @@ pub struct Args {
 
 pub fn run(args: Args) -> anyhow::Result<()> {
     let tasks = read_tasks(&args.tasks, args.limit.map(|n| n as usize))?;
+    let model = hub::resolve(args.full.as_ref().unwrap_or(&args.base))?;
+    let agreement = args.against.as_ref().map(|reference| {
+        let options = AgreementOptions {
+            model: model.clone(),
+            variant: args.variant.clone(),
+            reference: hub::resolve(reference)?,
+            precision: args.precision.precision()?,
+            weight_cache: args.precision.weight_cache(),
+        };
+        compare(&options, &tasks)
+    });
+    let agreement = agreement.transpose()?;
     let config = EngineConfig {
         precision: args.precision.precision()?,
         weight_cache: args.precision.weight_cache(),
-        ..EngineConfig::new(hub::resolve(args.full.as_ref().unwrap_or(&args.base))?)
+        ..EngineConfig::new(model)
     };
     let bar = indicatif::ProgressBar::new(tasks.len() as u64);
     let answers = answers::greedy(
@@ -67,6 +87,9 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         let mut document = serde_json::to_value(&score)?;
         document["seconds"] = json!(seconds);
         document["completion_tokens"] = json!(tokens);
+        if let Some(agreement) = &agreement {
+            document["agreement"] = json!(agreement);
+        }
         return output::json(&document);
     }
     output::text(format!(
@@ -75,6 +98,17 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         score.correct,
         score.n
     ))?;
+    if let Some(agreement) = &agreement {
+        output::text(format!(
+            "against the full fine-tune, over {} tokens of right answers: mean KL {:.5} nats, same most likely token {:.2} \
+             %, perplexity {:.4} ({:.4})",
+            agreement.positions,
+            agreement.mean_kl,
+            100.0 * agreement.top1_agreement,
+            agreement.perplexity,
+            agreement.reference_perplexity
+        ))?;
+    }
     for wrong in &score.wrong {
         output::text(format!(
             "  line {}: expected {:?}, found {:?}",
@@ -82,4 +116,11 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         ))?;
     }
     Ok(())
+}
+
+fn compare(options: &AgreementOptions, tasks: &[Task]) -> anyhow::Result<Agreement> {
+    let bar = indicatif::ProgressBar::new(tasks.len() as u64);
+    let agreement = agreement(options, tasks, &|done| bar.set_position(done as u64));
+    bar.finish_and_clear();
+    Ok(agreement?)
 }
