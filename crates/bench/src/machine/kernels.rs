@@ -176,7 +176,7 @@ impl Suite {
         let work = Work {
             bytes: subject.bytes + 4 * (x.len() + y.len()),
             multiply_adds: rows * subject.multiply_adds,
-            operations: rows * subject.multiply_adds * subject.operations,
+            operations: rows * subject.operations,
             peak: subject.peak,
         };
         let dtype = subject.dtype;

@@ -20,7 +20,7 @@ pub(super) enum Peak {
 pub(super) struct Subject {
     pub(super) dtype: &'static str,
     pub(super) peak: Peak,
-    /// Operations of the peak's kind for one multiply-add of the product.
+    /// Operations of the peak's kind for one row.
     pub(super) operations: usize,
     /// Bytes of one copy's weights.
     pub(super) bytes: usize,
@@ -49,7 +49,7 @@ impl Subject {
                 Subject {
                     dtype,
                     peak,
-                    operations: 1,
+                    operations: shape.inputs * shape.outputs,
                     bytes: matrices[0].bytes(),
                     multiply_adds: shape.inputs * shape.outputs,
                     weights: Weights::Matrices(matrices),
@@ -164,16 +164,30 @@ fn low_rank(shape: &Shape) -> Subject {
         }
     };
     let first = one();
-    let (bytes, ranks) = (first.bytes(), first.ranks());
+    let bytes = first.bytes();
+    let per_band = |band: &Band| {
+        // Codes of 8 and 4 bits are multiplied with both bytes of an activation.
+        let products = if band.bits > 3 { 2 } else { 1 };
+        (band.ranks, products)
+    };
+    let multiply_adds = first.ranks() * (inputs + outputs);
+    let operations = [(&first.v, inputs), (&first.u, outputs)]
+        .iter()
+        .flat_map(|(bands, len)| {
+            bands
+                .iter()
+                .map(per_band)
+                .map(move |(ranks, products)| ranks * products * len)
+        })
+        .sum();
     let mut deltas = vec![first];
     deltas.extend((1..STREAMED.div_ceil(bytes)).map(|_| one()));
     Subject {
         dtype: "delta 1/16",
         peak: Peak::Int8,
-        // 16-bit activations are two bytes.
-        operations: 2,
+        operations,
         bytes,
-        multiply_adds: ranks * (inputs + outputs),
+        multiply_adds,
         weights: Weights::Deltas(deltas),
         next: 0,
     }

@@ -3,10 +3,11 @@
 //! Both factors are stored as rows, one a rank: V's rows along the inputs, Uᵀ's along the outputs. The codes are
 //! multiplied as the integers they are, straight from their packed bytes, so that one row is bound by memory:
 //!
-//! * **V x**: a row of x is quantised to 16 bits, each group of inputs with a scale of its own. For each rank the
+//! * **V x**: a row of x is quantised to 16 bits, each group of inputs with a scale of its own; codes of 3 and 2 bits are
+//!   multiplied with the high bytes alone, whose error is still far below theirs. For each rank the
 //!   products of a group are summed exactly; lane `j` of eight accumulates groups `j`, `j + 8`, … in order, each with
 //!   one fused multiply-add by both scales, and a fixed tree sums the lanes.
-//! * **U h**: for each block of 32 ranks and group of outputs `h ⊙ scale` is quantised to 16 bits with one scale. The
+//! * **U h**: for each block of 32 ranks and group of outputs `h ⊙ scale` is quantised likewise with one scale. The
 //!   products are summed exactly over the block and added to y with one fused multiply-add, blocks in order.
 //!
 //! Sums of integers do not depend on their order, so every instruction set and every tiling gives the same bits, and
