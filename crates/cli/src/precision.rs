@@ -1,7 +1,5 @@
 //! How the base is kept in memory, and for the next start, on the command line.
 
-use std::convert::Infallible;
-
 use clap::ValueEnum;
 use deltamux_model::{Precision, WeightCache};
 
@@ -18,17 +16,23 @@ pub struct PrecisionArgs {
     activations: Activations,
     /// Where the base's packed weights are kept, so that the next start only reads them: `beside` the model in its folder
     /// .deltamux-cache, or in DIR, which is created. One file for each model and precision, as large as the base in
-    /// memory; made anew when the model has changed.
+    /// memory; made anew when the model has changed. What is in the folder is trusted as the model is: keep others from
+    /// writing there.
     #[arg(long, value_name = "off|beside|DIR", default_value = "off", value_parser = weight_cache)]
     weight_cache: WeightCache,
 }
 
-fn weight_cache(text: &str) -> Result<WeightCache, Infallible> {
-    Ok(match text {
-        "off" => WeightCache::Off,
-        "beside" => WeightCache::Beside,
-        dir => WeightCache::Dir(dir.into()),
-    })
+fn weight_cache(text: &str) -> Result<WeightCache, String> {
+    match text {
+        "off" => Ok(WeightCache::Off),
+        "beside" => Ok(WeightCache::Beside),
+        "" => Err("is empty; give off, beside, or a folder".to_owned()),
+        // A word that was meant otherwise would become a folder of gigabytes.
+        word if !word.contains(['/', '\\', '.']) && !std::path::Path::new(word).is_dir() => Err(format!(
+            "is neither off, beside, nor a folder that exists; to have one made here, write ./{word}"
+        )),
+        dir => Ok(WeightCache::Dir(dir.into())),
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

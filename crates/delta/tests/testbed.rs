@@ -14,13 +14,14 @@ const MATRICES: [&str; 4] = [
     "model.layers.27.mlp.down_proj",
 ];
 
-/// Held-out relative output error of the numpy reference at 1/16 and 1/32 (geometric mean over [`MATRICES`]).
+/// Held-out relative output error of the numpy reference at 1/16 and 1/32 (geometric mean over [`MATRICES`]); `best`,
+/// which the reference does not have, is to stay below 0.8 of the reference's PrinMix.
 const FIGURES: [(&str, Method, [f64; 2]); 8] = [
-    ("multi", Method::Best, [0.0078, 0.0223]),
+    ("multi", Method::Best, [0.8 * 0.0090 / 1.1, 0.8 * 0.0250 / 1.1]),
     ("multi", Method::Prinmix, [0.0090, 0.0250]),
     ("multi", Method::DeltaCome, [0.0218, 0.0519]),
     ("multi", Method::LowRank, [0.127, 0.228]),
-    ("sql", Method::Best, [0.0077, 0.0166]),
+    ("sql", Method::Best, [0.8 * 0.0097 / 1.1, 0.8 * 0.0196 / 1.1]),
     ("sql", Method::Prinmix, [0.0097, 0.0196]),
     ("sql", Method::DeltaCome, [0.0356, 0.0570]),
     ("sql", Method::LowRank, [0.098, 0.147]),

@@ -10,7 +10,7 @@
 //! * 3 bits: a 2-bit plane of the codes' low two bits as above, then a 1-bit plane: byte `j` (of n/8) holds the third
 //!   bit of codes `j + i·n/8` in bit `i`.
 //!
-//! A weight is `(code − zero) · scale`, with one scale and one zero point a group.
+//! What a code stands for is up to its scale and zero point, one of each a group.
 //!
 //! A row of 16 bits holds the weights themselves as little-endian f16, padded with zeros to a multiple of 8 as above;
 //! it has neither scales nor zero points.

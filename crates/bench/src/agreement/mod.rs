@@ -64,6 +64,12 @@ pub enum AgreementError {
         /// Why.
         what: String,
     },
+    /// A model computes what is no number.
+    #[error(
+        "a model's logits are not finite, or give a token of the reference no probability: its weights are damaged, or \
+         the variant is of another base; check it with `deltamux inspect`"
+    )]
+    NotFinite,
     /// No answer has a token.
     #[error("no task has an answer with a token that both models know; give answers that are not empty")]
     NoAnswer,
@@ -120,7 +126,9 @@ pub fn agreement(
             let (logits, expected) = (model.predict(&window)?, reference.predict(&window)?);
             let tokens = batch.iter().flat_map(|text| &text.answer()[window(text)]);
             for ((logits, expected), token) in logits.iter().zip(&expected).zip(tokens) {
-                sums.add(logits, expected, *token);
+                if !sums.add(logits, expected, *token) {
+                    return Err(AgreementError::NotFinite);
+                }
             }
         }
         done += batch.len();
@@ -220,6 +228,11 @@ impl<'a> Reader<'a> {
         let own = self.variant.and_then(|variant| variant.vocab_size);
         let vocabulary = own.unwrap_or(self.model.config().vocab_size);
         for text in self.batch {
+            let longest = self.model.config().max_position_embeddings;
+            if text.tokens.len() > longest {
+                let what = format!("{} tokens, but the model reads {longest} at most", text.tokens.len());
+                return Err(AgreementError::Task { line: text.line, what });
+            }
             if let Some(token) = text.tokens.iter().find(|token| **token as usize >= vocabulary) {
                 let what = format!(
                     "the reference's token {token} is beyond the model's vocabulary of {vocabulary}; compare with the \

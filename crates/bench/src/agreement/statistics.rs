@@ -29,8 +29,8 @@ pub struct Sums {
 
 impl Sums {
     /// Adds a position: the logits of the model and of the reference, and the token that follows. Tokens that one of the
-    /// two does not have take no part; `false`, and nothing is added, if the token itself is one of them or there are
-    /// no logits.
+    /// two does not have take no part; `false`, and nothing is added, if the token itself is one of them or a figure
+    /// would be no number.
     pub fn add(&mut self, logits: &[f32], reference: &[f32], token: u32) -> bool {
         let shared = logits.len().min(reference.len());
         let token = token as usize;
@@ -48,11 +48,17 @@ impl Sums {
                 kl += p * (b - a);
             }
         }
+        let loss = norm - f64::from(logits[token]);
+        let reference_loss = reference_norm - f64::from(reference[token]);
+        if !(kl.is_finite() && loss.is_finite() && reference_loss.is_finite()) {
+            return false;
+        }
         self.positions += 1;
-        self.kl += kl;
+        // Rounding can leave a divergence of nothing a little below it.
+        self.kl += kl.max(0.0);
         self.same += usize::from(most_likely(logits) == most_likely(reference));
-        self.loss += norm - f64::from(logits[token]);
-        self.reference_loss += reference_norm - f64::from(reference[token]);
+        self.loss += loss;
+        self.reference_loss += reference_loss;
         true
     }
 
@@ -61,8 +67,7 @@ impl Sums {
         let n = self.positions as f64;
         (self.positions > 0).then(|| Agreement {
             positions: self.positions,
-            // Rounding can leave a divergence of nothing a little below it.
-            mean_kl: (self.kl / n).max(0.0),
+            mean_kl: self.kl / n,
             top1_agreement: self.same as f64 / n,
             perplexity: (self.loss / n).exp(),
             reference_perplexity: (self.reference_loss / n).exp(),
@@ -120,6 +125,11 @@ mod tests {
         let mut sums = Sums::default();
         assert!(!sums.add(&[1.0, 2.0], &[1.0, 2.0, 3.0], 2));
         assert!(!sums.add(&[], &[], 0));
+        for bad in [f32::NAN, f32::INFINITY] {
+            assert!(!sums.add(&[1.0, bad], &[1.0, 2.0], 0));
+            assert!(!sums.add(&[1.0, 2.0], &[1.0, bad], 0));
+        }
+        assert!(!sums.add(&[1.0, f32::NEG_INFINITY], &[1.0, 2.0], 0));
         assert_eq!(sums.agreement(), None);
     }
 

@@ -366,7 +366,16 @@ impl Manifest {
             }
             EmbeddingInfo::Full { bytes } => *bytes,
         };
-        let embeddings = exact(&self.embedding).saturating_add(self.head.as_ref().map_or(0, exact));
+        let rows = self.vocab_size.unwrap_or(self.base.vocab_size);
+        let of_factors = |e: &EmbeddingInfo| match e {
+            EmbeddingInfo::Factored { ranks, .. } => {
+                let groups = lowbit::groups(rows) as u64 + lowbit::groups(self.base.hidden_size) as u64;
+                groups.saturating_mul(6).saturating_add(2).saturating_mul(*ranks as u64)
+            }
+            _ => 0,
+        };
+        let of = |e: &EmbeddingInfo| exact(e).saturating_add(of_factors(e));
+        let embeddings = of(&self.embedding).saturating_add(self.head.as_ref().map_or(0, of));
         mapped.saturating_add(decoded).saturating_add(embeddings)
     }
 }

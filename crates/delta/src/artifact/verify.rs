@@ -60,7 +60,9 @@ impl Artifact {
         let mut linears = BTreeMap::new();
         let mut totals = Totals::default();
         for linear in &self.manifest.linears {
-            totals.linear_bf16_bytes += 2 * (linear.shape[0] * linear.shape[1]) as u64;
+            let [outputs, inputs] = linear.shape.map(|n| n as u64);
+            let bf16 = outputs.saturating_mul(inputs).saturating_mul(2);
+            totals.linear_bf16_bytes = totals.linear_bf16_bytes.saturating_add(bf16);
             if linear.ranks == 0 {
                 continue;
             }

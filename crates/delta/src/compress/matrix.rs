@@ -39,10 +39,12 @@ pub(crate) enum Kind {
     Halves,
 }
 
-/// Bits for the ranks of a matrix with its own budget.
-pub(crate) fn own_budget(name: &str, inputs: usize, outputs: usize, ratio: f64) -> u64 {
+/// Bits for the ranks of a matrix with its own budget, and those by which what it takes besides is over the budget: one
+/// of the two is 0.
+pub(crate) fn own_budget(name: &str, inputs: usize, outputs: usize, ratio: f64) -> (u64, u64) {
     let budget = account::budget_bits(inputs, outputs, ratio);
-    budget.saturating_sub(overhead_bits(name, (budget / 8) as usize))
+    let overhead = overhead_bits(name, (budget / 8) as usize);
+    (budget.saturating_sub(overhead), overhead.saturating_sub(budget))
 }
 
 /// Ranks of which a matrix with its own `budget` in bits may keep some, when budgets are shared out.

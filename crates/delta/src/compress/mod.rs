@@ -213,7 +213,10 @@ struct Prepared {
     candidates: Candidates,
     /// `tr(ΔW C ΔWᵀ)` on the calibration activations.
     energy: f64,
+    /// Bits for its ranks.
     budget: u64,
+    /// Bits that it takes without any, beyond its budget.
+    debt: u64,
 }
 
 fn compress_linears(
@@ -241,7 +244,7 @@ fn compress_linears(
             for &id in &group.linears {
                 let delta = compare::difference(base, finetuned, id)?;
                 let energy = quadratic(&delta, &c);
-                let budget = matrix::own_budget(&id.to_string(), delta.cols, delta.rows, options.ratio);
+                let (budget, debt) = matrix::own_budget(&id.to_string(), delta.cols, delta.rows, options.ratio);
                 // Inputs that are zero on all calibration texts: any approximation will do, and any scale.
                 let scale = if energy > 0.0 { energy } else { 1.0 };
                 let candidates =
@@ -251,6 +254,7 @@ fn compress_linears(
                     candidates,
                     energy,
                     budget,
+                    debt,
                 });
                 advance(Stage::Factor);
             }
@@ -329,7 +333,8 @@ fn choose(prepared: &[Vec<Prepared>], budget: Budget) -> (Vec<Vec<Vec<usize>>>, 
                 Kind::Fixed(_) | Kind::Halves => Vec::new(),
             };
             let all: Vec<_> = prepared.iter().flatten().flat_map(items).collect();
-            let total = prepared.iter().flatten().map(|p| p.budget).sum();
+            let sum = |bits: fn(&Prepared) -> u64| prepared.iter().flatten().map(bits).sum::<u64>();
+            let total = sum(|p| p.budget).saturating_sub(sum(|p| p.debt));
             let allocation = allocate::allocate(&all, total);
             let mut rest = allocation.choices.as_slice();
             let choices = prepared

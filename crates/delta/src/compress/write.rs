@@ -141,7 +141,7 @@ fn factor_alone(
         identity.row_mut(i)[i] = 1.0;
     }
     let moments = InputMoments::new(identity).map_err(numerics)?;
-    let budget = matrix::own_budget(name, inputs, difference.rows, ratio);
+    let (budget, _) = matrix::own_budget(name, inputs, difference.rows, ratio);
     let energy = dot(&difference.data, &difference.data);
     let candidates = matrix::prepare(difference, &moments, method, budget, energy).map_err(numerics)?;
     let choices = candidates.allocate(budget).map(|a| a.choices).unwrap_or_default();

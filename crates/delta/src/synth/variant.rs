@@ -125,7 +125,7 @@ pub(super) fn write(base: &Checkpoint, name: &str, seed: u64, ratio: f64, out: &
 /// A spectrum of random slope for the candidate ranks of a linear.
 fn spectrum(base: &Checkpoint, id: LinearId, ratio: f64, rng: &mut ChaCha8Rng) -> Spectrum {
     let (outputs, inputs) = base.config().linear_shape(id.kind);
-    let budget = matrix::own_budget(&id.to_string(), inputs, outputs, ratio);
+    let (budget, _) = matrix::own_budget(&id.to_string(), inputs, outputs, ratio);
     let full = outputs.min(inputs);
     let unit = f64::from(rng.next_u32()) / f64::from(u32::MAX);
     let slope = SLOPES.0 + unit * (SLOPES.1 - SLOPES.0);

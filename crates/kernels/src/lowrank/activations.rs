@@ -25,8 +25,11 @@ pub(super) const COARSE: f32 = 256.0;
 
 /// Whether codes of that many bits are multiplied with high bytes alone.
 pub(super) const fn coarse(bits: u8) -> bool {
-    bits <= 3
+    (1usize << bits) - 1 <= COARSEST
 }
+
+/// The largest code that is multiplied with high bytes alone.
+pub(super) const COARSEST: usize = 7;
 
 /// Groups whose sums are reduced together, one in each lane.
 pub(super) const CHUNK: usize = 8;

@@ -161,7 +161,8 @@ impl Arithmetic {
         y: &mut [f32],
     ) {
         let group = coefficients.first_group() + lane;
-        assert!(coefficients.ranks().end <= u.ranks() && group < u.groups() && y.len() == u.group_len(group));
+        assert!(coefficients.ranks().end <= u.ranks() && group < u.groups() && lane < CHUNK);
+        assert!(y.len() == u.group_len(group));
         match self {
             Self::Portable => portable::mix(u, coefficients, lane, y),
             #[cfg(target_arch = "x86_64")]

@@ -59,6 +59,16 @@ impl Ahead {
         }
     }
 
+    /// The same rows, their codes this many bytes further on.
+    #[inline(always)]
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn after(self, bytes: usize) -> Self {
+        Self {
+            codes: self.codes.wrapping_add(bytes),
+            ..self
+        }
+    }
+
     /// Has the codes brought near in these of the rows.
     #[inline(always)]
     pub(super) fn codes(self, rows: Range<usize>) {

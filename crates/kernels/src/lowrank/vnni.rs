@@ -229,7 +229,7 @@ pub(super) fn transpose_quarters([a, b, c, d]: [__m512i; 4]) -> [__m512i; 4] {
 ///
 /// # Safety
 /// The machine has AVX-512 (F, BW, DQ, VL), VNNI, AVX2 and FMA; `u` has codes of `BITS` bits, the coefficients' ranks
-/// and their group `lane`, and a tile holds them.
+/// and their group `lane`, and a tile, if there is one, holds them.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma")]
 pub(super) unsafe fn mix<const BITS: usize>(
     u: &Factor<'_>,

@@ -55,6 +55,10 @@ pub(super) unsafe fn mix<const BITS: usize>(
             }
         }
         ahead.codes(4 * i..4 * i + 4);
+        if BITS == 3 {
+            // Two groups take one and a half lines.
+            ahead.after(64).codes(4 * i..4 * i + 4);
+        }
     }
     let [zeros, scales] = [
         [lane, lane + 1].map(|lane| _mm512_set1_epi32(coefficients.zero(lane))),

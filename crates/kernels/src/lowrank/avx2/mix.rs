@@ -1,7 +1,7 @@
 //! U: coefficients times codes, pairs of ranks at a time.
 
-use super::super::activations::coarse;
-use super::super::coefficients::Coefficients;
+use super::super::activations::{COARSEST, coarse};
+use super::super::coefficients::{BLOCK, Coefficients};
 use super::super::factor::Factor;
 use super::super::tile::{Ahead, Tile};
 use super::unpack::unpack_tail;
@@ -102,7 +102,7 @@ unsafe fn interleave<const BITS: usize, const PACKED: usize>(rows: [*const u8; 2
 ///
 /// # Safety
 /// The machine has AVX2 and FMA; `u` has codes of `BITS` bits, the coefficients' ranks and their group `lane`, and a
-/// tile holds them.
+/// tile, if there is one, holds them.
 #[target_feature(enable = "avx2,fma")]
 pub(in super::super) unsafe fn mix<const BITS: usize>(
     u: &Factor<'_>,
@@ -164,7 +164,8 @@ fn mix_bytes<const PACKED: usize>(
     ahead: Ahead,
     y: &mut [f32; GROUP],
 ) {
-    // 16 outputs each; at most 32 · 7 · 127 in 16 bits.
+    // 16 outputs each, summed in 16 bits over a block.
+    const { assert!(BLOCK * COARSEST * 128 <= i16::MAX as usize) };
     let mut sums = [_mm256_setzero_si256(); 8];
     for (i, weights) in coefficients.pairs().iter().enumerate() {
         let codes = unpack_pair::<PACKED>(planes(i));

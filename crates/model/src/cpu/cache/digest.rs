@@ -1,8 +1,8 @@
 //! Digests of packed matrices: XXH3 with 128 bits over pieces of a matrix, then over the pieces' digests, so that all
 //! threads can share one matrix.
 //!
-//! They find damage, not forgery: whoever may write the cache may write the model. A cryptographic digest would find the
-//! same damage at a tenth of the speed.
+//! They find damage, not forgery: whoever may write the cache decides what the model computes, as whoever may write the
+//! model's files does. A cryptographic digest would find the same damage, more slowly.
 
 use rayon::prelude::*;
 use twox_hash::XxHash3_128;

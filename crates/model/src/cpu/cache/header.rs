@@ -179,19 +179,25 @@ impl Header {
 
     /// The bytes before the data. Their number depends on the lengths of the texts and the digits of the numbers only.
     pub fn encode(&self) -> std::io::Result<Vec<u8>> {
-        let mut header = serde_json::to_vec(self)?;
-        header.resize((PREAMBLE + header.len()).next_multiple_of(ALIGNMENT) - PREAMBLE, b' ');
-        let length = u32::try_from(header.len())
-            .ok()
-            .filter(|_| header.len() <= MAX_HEADER)
-            .ok_or_else(|| std::io::Error::other(format!("a header of {} bytes is too long", header.len())))?;
-        let mut bytes = MAGIC.to_vec();
-        bytes.extend(VERSION.to_le_bytes());
-        bytes.extend(length.to_le_bytes());
-        bytes.extend(digest(&bytes, &header));
-        bytes.extend(header);
-        Ok(bytes)
+        let header = serde_json::to_vec(self)?;
+        if header.len() > MAX_HEADER - ALIGNMENT {
+            let what = format!("a header of {} bytes is too long", header.len());
+            return Err(std::io::Error::other(what));
+        }
+        Ok(seal(&header))
     }
+}
+
+/// The bytes before the data for a header's text, whatever it says.
+pub fn seal(text: &[u8]) -> Vec<u8> {
+    let mut header = text.to_vec();
+    header.resize((PREAMBLE + header.len()).next_multiple_of(ALIGNMENT) - PREAMBLE, b' ');
+    let mut bytes = MAGIC.to_vec();
+    bytes.extend(VERSION.to_le_bytes());
+    bytes.extend((header.len() as u32).to_le_bytes());
+    bytes.extend(digest(&bytes, &header));
+    bytes.extend(header);
+    bytes
 }
 
 fn digest(preamble: &[u8], header: &[u8]) -> [u8; 16] {
@@ -303,13 +309,7 @@ mod tests {
                 serde_json::to_string(&header)
                     .unwrap()
                     .replacen("\"offset\":0", &format!("\"offset\":{number}"), 1);
-            let mut text = text.into_bytes();
-            text.resize((PREAMBLE + text.len()).next_multiple_of(ALIGNMENT) - PREAMBLE, b' ');
-            let mut start = MAGIC.to_vec();
-            start.extend(VERSION.to_le_bytes());
-            start.extend((text.len() as u32).to_le_bytes());
-            start.extend(digest(&start, &text));
-            start.extend(&text);
+            let start = seal(text.as_bytes());
             let why = parse(&start, start.len() as u64 + data).expect_err(number);
             assert!(why.contains("damaged: header"), "{number}: {why}");
         }

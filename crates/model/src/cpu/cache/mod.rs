@@ -107,7 +107,9 @@ impl<'a> Slot<'a> {
             return Ok(None);
         };
         let Some(key) = key::of(checkpoint, precision) else {
-            tracing::warn!("no weight cache: this system does not tell whether a file has changed");
+            tracing::warn!(
+                "no weight cache: this system does not tell whether a file has changed; leave out --weight-cache"
+            );
             return Err(CacheUse::NotWritten);
         };
         let plan = plan(checkpoint, precision);
@@ -167,7 +169,10 @@ impl<'a> Slot<'a> {
 
     fn not_written(&self, why: &str) {
         let path = self.path.display();
-        tracing::warn!("{path}: weight cache not written: {why}; the next start packs the weights again");
+        tracing::warn!(
+            "{path}: weight cache not written: {why}; the next start packs the weights again (give another folder, or leave out \
+             --weight-cache)"
+        );
     }
 }
 

@@ -70,7 +70,10 @@ pub fn write<'a>(
     file.as_file().sync_all()?;
     file.persist(path)?;
     if cfg!(unix) {
-        fs_err::File::open(dir)?.sync_all()?;
+        // The file has its name; some network file systems refuse to sync a folder.
+        if let Err(error) = fs_err::File::open(dir).and_then(|dir| dir.sync_all()) {
+            tracing::debug!("{error}");
+        }
     }
     Ok(())
 }
