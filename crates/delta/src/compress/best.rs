@@ -14,7 +14,7 @@ use super::account::rank_bits_apart;
 use super::factor::Factors;
 use super::gptq::{Hessian, quantise_ranks, quantise_rows};
 use super::linalg::{LinalgError, Matrix, product};
-use super::matrix::{CHOICES, Choices, RankItem};
+use super::matrix::{Choices, RankItem, dropped};
 use super::polish::Polish;
 use super::prinmix::output_loss;
 use super::quantise::{Approximation, InputMoments, U_DAMPING, corrected, pack, scaled, store_singular_values};
@@ -60,14 +60,7 @@ pub(crate) fn items(factors: &Factors, moments: &InputMoments, scale: f64) -> Ve
     let (ranks, inputs, outputs) = (factors.s.len(), factors.v.cols, factors.u.cols);
     let chain = widths(inputs, outputs);
     let costs = chain.map(|widths| rank_bits_apart(Coding::Symmetric, inputs, outputs, widths));
-    let mut items: Vec<RankItem> = factors
-        .energies
-        .iter()
-        .map(|&energy| RankItem {
-            errors: [energy / scale; CHOICES],
-            costs,
-        })
-        .collect();
+    let mut items = dropped(factors, costs, scale);
     for bits in [2, 3, 4, 8] {
         let rounded = quantise_rows(
             Coding::Symmetric,
@@ -171,6 +164,7 @@ fn normalise(target: &mut Matrix<f64>, h: &mut Matrix<f64>, unit: f32, stored: &
 mod tests {
     use super::super::factor::{Norm, Order, factor};
     use super::super::linalg::quadratic;
+    use super::super::matrix::CHOICES;
     use super::*;
     use crate::artifact::packed_bytes;
     use proptest::prelude::*;

@@ -17,6 +17,16 @@ pub(crate) type Choices = [(u8, u8); CHOICES];
 /// A rank in the knapsack.
 pub(crate) type RankItem = Item<CHOICES>;
 
+/// The ranks as items whose every choice leaves all of a rank's energy, as dropping it does. Errors are divided by
+/// `scale`.
+pub(crate) fn dropped(factors: &Factors, costs: [u64; CHOICES], scale: f64) -> Vec<RankItem> {
+    let item = |&energy: &f64| RankItem {
+        errors: [energy / scale; CHOICES],
+        costs,
+    };
+    factors.energies.iter().map(item).collect()
+}
+
 /// A matrix that shares in a common budget may take this many times the ranks that its own budget holds at the
 /// smallest width.
 const CANDIDATES: usize = 2;

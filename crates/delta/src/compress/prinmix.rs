@@ -8,7 +8,7 @@ use super::account::rank_bits_apart;
 use super::factor::Factors;
 use super::gptq::{Quantised, quantise_rows};
 use super::linalg::dot;
-use super::matrix::{CHOICES, Choices, RankItem};
+use super::matrix::{Choices, RankItem, dropped};
 use super::quantise::InputMoments;
 use crate::artifact::Coding;
 
@@ -23,14 +23,7 @@ pub(crate) const WIDTHS: Choices = [(0, 0), (2, 2), (3, 3), (4, 4), (8, 8), (8, 
 pub(crate) fn items(factors: &Factors, moments: &InputMoments, scale: f64) -> Vec<RankItem> {
     let (ranks, inputs, outputs) = (factors.s.len(), factors.v.cols, factors.u.cols);
     let costs = WIDTHS.map(|widths| rank_bits_apart(Coding::Affine, inputs, outputs, widths));
-    let mut items: Vec<RankItem> = factors
-        .energies
-        .iter()
-        .map(|&energy| RankItem {
-            errors: [energy / scale; CHOICES],
-            costs,
-        })
-        .collect();
+    let mut items = dropped(factors, costs, scale);
     for (choice, &(bits, _)) in WIDTHS.iter().enumerate().skip(1) {
         if bits == WIDTHS[choice - 1].0 {
             for item in &mut items {
