@@ -11,7 +11,7 @@ mod tensor_file;
 
 pub use artifact::{Artifact, ArtifactError};
 pub use compress::{
-    Budget, CalibrationSource, CompressError, CompressOptions, EmbeddingPolicy, Method, Stage, compress,
+    Budget, CalibrationSource, CompressError, CompressOptions, EmbeddingPolicy, Method, Shard, Stage, compress, merge,
 };
 pub use restore::{RestoreError, Restored, restore};
 pub use synth::{SynthError, SynthOptions, synth};

@@ -176,15 +176,6 @@ pub(crate) fn divide(d: &Demands) -> Result<Division, String> {
     })
 }
 
-/// Bytes that this machine (or its control group) has left.
-pub(crate) fn available() -> Option<u64> {
-    let mut system = sysinfo::System::new().ok()?;
-    system.refresh_memory();
-    let free = system.available_memory();
-    let free = system.cgroup_limits().map_or(free, |group| free.min(group.free_memory));
-    (free > 0).then_some(free)
-}
-
 /// Bytes for people: `1.5 GiB`.
 pub(crate) fn human(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["bytes", "KiB", "MiB", "GiB", "TiB"];

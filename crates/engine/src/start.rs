@@ -41,7 +41,7 @@ pub(crate) struct Parts {
 /// See [`crate::Engine::start_with`].
 pub(crate) fn start(config: EngineConfig, progress: &dyn Fn(u64, u64)) -> Result<Inner, EngineError> {
     check(&config)?;
-    let available = memory::available();
+    let available = deltamux_model::memory::available();
     let checkpoint = Checkpoint::open(&config.base)?;
     let bytes = CpuBackend::resident_bytes(&checkpoint, config.precision);
     if let Some(limit) = config.memory.filter(|&limit| limit < bytes) {

@@ -1,12 +1,14 @@
 //! `deltamux compress`: compress a fine-tune's difference to its base into an artifact.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use clap::ValueEnum;
 use deltamux_delta::artifact::{LinearInfo, RelError};
-use deltamux_delta::compress::Compressed;
-use deltamux_delta::{Budget, CalibrationSource, CompressOptions, EmbeddingPolicy, Method, Stage, compress};
+use deltamux_delta::compress::{Compressed, work_dir};
+use deltamux_delta::{
+    Budget, CalibrationSource, CompressError, CompressOptions, EmbeddingPolicy, Method, Shard, Stage, compress,
+};
 use serde::Serialize;
 
 use crate::progress::Stages;
@@ -19,9 +21,14 @@ Examples:
   deltamux compress --base models/tiny/base --finetuned models/tiny/sql --out variants/sql \\
       --calibration models/tiny/data/sql.calibration.jsonl
   deltamux compress --base org/base --finetuned ./my-finetune --out variants/mine --ratio 1/32 --json
+  deltamux compress --base org/base --finetuned ./my-finetune --out variants/mine --resume
+  deltamux compress --base org/base --finetuned ./my-finetune --out shards/3 --shard 3/8
 
 Calibration lines are {\"text\": …} or {\"messages\": […]} with an optional \"answer\"; some hundred of the fine-tune's
-own task give the best result. Every other line is held out to measure the error on.")]
+own task give the best result. Every other line is held out to measure the error on.
+
+A run that was interrupted leaves what it had finished in .NAME.work beside --out; the same command with --resume goes
+on from there, and the artifact is the same. Shards (--shard i/n) are put together by `deltamux merge`.")]
 pub struct Args {
     /// The base model: a directory or a hub id.
     #[arg(long, value_name = "DIR")]
@@ -56,6 +63,18 @@ pub struct Args {
     /// Go on although the base looks like the wrong one, and replace an artifact at --out.
     #[arg(long)]
     force: bool,
+    /// Go on with what an interrupted run of the same command has finished.
+    #[arg(long)]
+    resume: bool,
+    /// Compress one of n parts of the model, i from 1 to n, on this machine; see `deltamux merge`.
+    #[arg(long, value_name = "i/n", value_parser = shard)]
+    shard: Option<Shard>,
+    /// Keep the second moments of the calibration here, for other methods and ratios of the same fine-tune and texts.
+    #[arg(long, value_name = "DIR")]
+    calibration_cache: Option<PathBuf>,
+    /// Memory for the matrices that are worked on at a time; default: most of what the machine has left.
+    #[arg(long, value_name = "BYTES", value_parser = size::parse)]
+    memory: Option<u64>,
     /// One JSON document on stdout instead of text.
     #[arg(long)]
     json: bool,
@@ -83,6 +102,10 @@ enum EmbeddingsArg {
 
 fn method(text: &str) -> Result<Method, String> {
     Method::from_name(text).map_err(|e| e.to_string())
+}
+
+fn shard(text: &str) -> Result<Shard, String> {
+    text.parse().map_err(|e: CompressError| e.to_string())
 }
 
 /// The document of `--json`.
@@ -148,27 +171,49 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         name: args.name,
         threads: args.threads,
         force: args.force,
+        shard: args.shard.unwrap_or(Shard::WHOLE),
+        resume: args.resume,
+        calibration_cache: args.calibration_cache,
+        memory: args.memory,
         ..CompressOptions::new()
     };
     let base = deltamux_model::hub::resolve(&args.base)?;
     let finetuned = deltamux_model::hub::resolve(&args.finetuned)?;
+    let work = work_dir(&args.out);
+    if work.join("inputs.json").is_file() && !args.resume {
+        eprintln!(
+            "note: {} holds the work of an interrupted run; starting afresh (--resume goes on with it)",
+            work.display()
+        );
+    }
     let stages = Stages::new();
     let result = compress(&base, &finetuned, &args.out, &options, &|stage, done, total| {
         stages.set(label(stage), done, total);
     });
     stages.finish();
+    if result.is_err() && work.is_dir() {
+        eprintln!(
+            "note: finished work is kept in {}; --resume goes on with it",
+            work.display()
+        );
+    }
     let compressed = result?;
     let seconds = started.elapsed().as_secs_f64();
-    if args.json {
-        return output::json(&report(&compressed, seconds));
+    print(&compressed, &args.out, seconds, args.json)
+}
+
+/// What was made, as text or as one JSON document.
+pub(super) fn print(compressed: &Compressed, out: &Path, seconds: f64, json: bool) -> anyhow::Result<()> {
+    if json {
+        return output::json(&report(compressed, seconds));
     }
-    output::text(summary(&compressed, &args.out, seconds))
+    output::text(summary(compressed, out, seconds))
 }
 
 fn label(stage: Stage) -> &'static str {
     match stage {
         Stage::Read => "reading checkpoints",
-        Stage::Calibrate => "calibrating (texts)",
+        Stage::Calibrate => "calibrating (layers)",
         Stage::Factor => "factoring (linears)",
         Stage::Quantise => "quantising (linears)",
         Stage::Write => "writing",
@@ -193,7 +238,7 @@ fn report(compressed: &Compressed, seconds: f64) -> Report<'_> {
     }
 }
 
-fn summary(compressed: &Compressed, out: &std::path::Path, seconds: f64) -> String {
+fn summary(compressed: &Compressed, out: &Path, seconds: f64) -> String {
     let manifest = &compressed.manifest;
     let totals = &manifest.totals;
     let mut lines = vec![format!(

@@ -6,6 +6,7 @@ mod demo;
 mod eval;
 mod generate;
 mod inspect;
+mod merge;
 mod report;
 mod restore;
 mod serve;
@@ -36,6 +37,8 @@ enum Command {
     Generate(generate::Args),
     /// An artifact's manifest, with its digests checked.
     Inspect(inspect::Args),
+    /// Put the shards of one compression together into an artifact.
+    Merge(merge::Args),
     /// Run bundles to a static site.
     Report(report::Args),
     /// Turn an artifact back into a full checkpoint for other engines.
@@ -55,6 +58,7 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Eval(args) => eval::run(args),
         Command::Generate(args) => generate::run(args),
         Command::Inspect(args) => inspect::run(args),
+        Command::Merge(args) => merge::run(args),
         Command::Report(args) => report::run(args),
         Command::Restore(args) => restore::run(args),
         Command::Serve(args) => serve::run(&args),

@@ -8,7 +8,7 @@ use deltamux_model::{Checkpoint, LinearId};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::{ArtifactError, DELTA_FILE, MANIFEST_FILE, PackedLinear, TEXT_FILES, Widths};
+use super::{ArtifactError, DELTA_FILE, MANIFEST_FILE, PackedLinear, SHARD_FILE, TEXT_FILES, Widths, sealed};
 
 /// The version of the format that this build writes and reads.
 ///
@@ -16,7 +16,7 @@ use super::{ArtifactError, DELTA_FILE, MANIFEST_FILE, PackedLinear, TEXT_FILES, 
 pub const FORMAT_VERSION: u32 = 2;
 
 /// Longest manifest that is read: far above what a model of a thousand layers needs.
-const MAX_MANIFEST_BYTES: u64 = 64 << 20;
+pub(crate) const MAX_MANIFEST_BYTES: u64 = 64 << 20;
 
 /// Largest dimension of a linear that is read: products of two cannot overflow.
 const MAX_DIMENSION: usize = 1 << 28;
@@ -179,33 +179,6 @@ pub struct FileInfo {
     pub sha256: String,
 }
 
-/// End of a pretty-printed object.
-const END: &str = "\n}";
-/// Beginning of the last entry of the file.
-const OWN_DIGEST: &str = ",\n  \"manifest_sha256\": \"";
-
-/// Checks the SHA-256 that is the last entry of the file, byte for byte: figures and names have no other digest.
-fn check_own_digest(text: &[u8]) -> Result<(), String> {
-    let entry = OWN_DIGEST.len() + 64 + 1;
-    let parts = text
-        .strip_suffix(b"\n")
-        .and_then(|text| text.strip_suffix(END.as_bytes()))
-        .and_then(|text| text.split_at_checked(text.len().checked_sub(entry)?));
-    let Some((body, last)) = parts.filter(|(_, last)| last.starts_with(OWN_DIGEST.as_bytes())) else {
-        return Err("does not end with its own SHA-256 (`manifest_sha256`): the file was changed".to_string());
-    };
-    let mut hash = Sha256::new();
-    hash.update(body);
-    hash.update(END);
-    let found = hex::encode(hash.finalize());
-    if last[OWN_DIGEST.len()..last.len() - 1] != *found.as_bytes() {
-        return Err(format!(
-            "SHA-256 is {found}, but its last entry says otherwise: the file was changed; copy the artifact again"
-        ));
-    }
-    Ok(())
-}
-
 /// Far beyond any real vocabulary or width: a hostile manifest must not make sizes overflow or exhaust memory.
 const LARGEST_DIMENSION: usize = 1 << 22;
 
@@ -213,6 +186,12 @@ impl Manifest {
     /// Reads and checks `manifest.json` in `dir`.
     pub fn read(dir: &Path) -> Result<Self, ArtifactError> {
         let path = dir.join(MANIFEST_FILE);
+        if !path.exists() && dir.join(SHARD_FILE).is_file() {
+            return Err(ArtifactError::invalid(
+                dir,
+                "is one shard of an artifact; put all of them together with `deltamux merge`",
+            ));
+        }
         if !path.exists() && dir.is_dir() {
             return Err(ArtifactError::invalid(
                 dir,
@@ -229,21 +208,13 @@ impl Manifest {
         let bytes = fs_err::read(&path)?;
         let invalid = |what| ArtifactError::invalid(&path, what);
         let manifest = Self::parse(&bytes).map_err(invalid)?;
-        check_own_digest(&bytes).map_err(invalid)?;
+        sealed::check(&bytes).map_err(invalid)?;
         Ok(manifest)
     }
 
     /// The text of the file: the manifest as JSON, and as its last entry the SHA-256 of the text without that entry.
     pub fn to_text(&self) -> serde_json::Result<Vec<u8>> {
-        let mut text = serde_json::to_vec_pretty(self)?;
-        let digest = hex::encode(Sha256::digest(&text));
-        text.truncate(text.len() - END.len());
-        text.extend(OWN_DIGEST.as_bytes());
-        text.extend(digest.as_bytes());
-        text.extend(b"\"");
-        text.extend(END.as_bytes());
-        text.push(b'\n');
-        Ok(text)
+        sealed::seal(self)
     }
 
     /// Parses and checks the bytes of a manifest.
@@ -263,7 +234,7 @@ impl Manifest {
         Ok(manifest)
     }
 
-    fn check(&self) -> Result<(), String> {
+    pub(crate) fn check(&self) -> Result<(), String> {
         check_name(&self.name)?;
         if let Some(vocab) = self.vocab_size
             && !(1..=LARGEST_DIMENSION).contains(&vocab)

@@ -10,6 +10,7 @@
 mod layout;
 mod manifest;
 mod reader;
+pub(crate) mod sealed;
 mod verify;
 mod writer;
 
@@ -17,20 +18,24 @@ use std::path::{Path, PathBuf};
 
 use deltamux_model::{ModelConfig, VariantWeights};
 
+pub(crate) use layout::read_widths;
 pub use layout::{Coding, PackedBand, PackedLinear, Widths, header_entry_bytes, packed_bytes, symmetric_scale};
 pub(crate) use layout::{FIXED_BYTES, SCALE_BITS};
-pub(crate) use manifest::check_name;
 pub use manifest::{
     BaseInfo, CalibrationInfo, EmbeddingInfo, FORMAT_VERSION, FileInfo, LinearInfo, Manifest, RelError, Totals,
 };
-pub(crate) use reader::{EMBEDDING, EmbeddingNames, HEAD, vector_lengths};
+pub(crate) use manifest::{MAX_MANIFEST_BYTES, check_name};
+pub(crate) use reader::{EMBEDDING, EmbeddingNames, HEAD, Mapped, Tensors, vector_lengths};
 pub use verify::Inspection;
+pub(crate) use verify::{check_widths, verify_files};
 pub use writer::{ArtifactWriter, Target};
 
 /// The packed tensors.
 pub const DELTA_FILE: &str = "delta.safetensors";
 /// The manifest.
 pub const MANIFEST_FILE: &str = "manifest.json";
+/// What stands in place of the manifest in one shard of an artifact (`compress --shard`).
+pub const SHARD_FILE: &str = "shard.json";
 /// Files beside the weights that travel with a variant when they differ from the base's.
 pub const TEXT_FILES: [&str; 9] = [
     "tokenizer.json",

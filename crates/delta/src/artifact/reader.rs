@@ -95,6 +95,11 @@ impl<'a> Tensors<'a> {
         })
     }
 
+    /// Names of all tensors, sorted.
+    pub fn names(&'a self) -> impl Iterator<Item = &'a str> {
+        self.entries.keys().map(String::as_str)
+    }
+
     pub fn get(&'a self, name: &str) -> Option<Tensor<'a>> {
         self.entries.get(name).map(|entry| Tensor { tensors: self, entry })
     }
@@ -126,7 +131,11 @@ impl<'a> Tensor<'a> {
         &self.tensors.mapped.bytes()[self.tensors.data..][self.entry.begin..self.entry.end]
     }
 
-    fn shape(&self) -> &[usize] {
+    pub fn dtype(&self) -> &str {
+        &self.entry.dtype
+    }
+
+    pub fn shape(&self) -> &[usize] {
         &self.entry.shape
     }
 

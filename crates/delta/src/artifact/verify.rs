@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 
 use super::layout::{Widths, header_entry_bytes, read_widths};
 use super::reader::{Mapped, Tensors};
-use super::{Artifact, ArtifactError, DELTA_FILE, LinearInfo, MANIFEST_FILE, Totals};
+use super::{Artifact, ArtifactError, DELTA_FILE, LinearInfo, MANIFEST_FILE, Manifest, Totals};
 
 /// What `inspect` found: counts taken from the files, not from the manifest.
 #[derive(Debug, Clone)]
@@ -24,30 +24,7 @@ pub struct Inspection {
 impl Artifact {
     /// Checks the length and digest of every file that the manifest lists.
     pub fn verify_files(&self) -> Result<(), ArtifactError> {
-        for file in &self.manifest.files {
-            let path = self.dir.join(&file.name);
-            let length = fs_err::metadata(&path)?.len();
-            if length != file.bytes {
-                return Err(ArtifactError::invalid(
-                    path,
-                    format!(
-                        "{length} bytes, but the manifest says {}: truncated or replaced; copy the artifact again",
-                        file.bytes
-                    ),
-                ));
-            }
-            let found = digest_file(&path)?;
-            if found != file.sha256 {
-                return Err(ArtifactError::invalid(
-                    path,
-                    format!(
-                        "SHA-256 is {found}, but the manifest says {}: the file was changed; copy the artifact again",
-                        file.sha256
-                    ),
-                ));
-            }
-        }
-        Ok(())
+        verify_files(&self.dir, &self.manifest)
     }
 
     /// Checks every digest, holds the packed file against the manifest and counts all bytes again.
@@ -84,6 +61,34 @@ impl Artifact {
             linears,
         })
     }
+}
+
+/// Checks the length and digest of every file in `dir` that its manifest lists.
+pub(crate) fn verify_files(dir: &Path, manifest: &Manifest) -> Result<(), ArtifactError> {
+    for file in &manifest.files {
+        let path = dir.join(&file.name);
+        let length = fs_err::metadata(&path)?.len();
+        if length != file.bytes {
+            return Err(ArtifactError::invalid(
+                path,
+                format!(
+                    "{length} bytes, but the manifest says {}: truncated or replaced; copy the artifact again",
+                    file.bytes
+                ),
+            ));
+        }
+        let found = digest_file(&path)?;
+        if found != file.sha256 {
+            return Err(ArtifactError::invalid(
+                path,
+                format!(
+                    "SHA-256 is {found}, but the manifest says {}: the file was changed; copy the artifact again",
+                    file.sha256
+                ),
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// Holds the ranks in the packed bytes against the manifest's.

@@ -20,9 +20,10 @@ pub struct Target {
 }
 
 impl Target {
-    /// Prepares `path`. An existing path is refused, unless `force` is set and it is an artifact or checkpoint that
-    /// deltamux may replace (`marker` is a file that such a directory has).
-    pub fn new(path: &Path, force: bool, marker: &str) -> Result<Self, ArtifactError> {
+    /// Whether `path` may become such a directory. An existing path is refused, unless `force` is set and it is an
+    /// artifact or checkpoint that deltamux may replace (`marker` is a file that such a directory has). Returns whether
+    /// there is something to replace.
+    pub fn check(path: &Path, force: bool, marker: &str) -> Result<bool, ArtifactError> {
         let exists = path.symlink_metadata().is_ok();
         if exists {
             if !path.is_dir() {
@@ -45,14 +46,24 @@ impl Target {
                 ));
             }
         }
+        if path.file_name().is_none() {
+            return Err(ArtifactError::invalid(
+                path,
+                "is not a directory name; choose another --out",
+            ));
+        }
+        Ok(exists)
+    }
+
+    /// Prepares `path`, which is first [checked](Target::check).
+    pub fn new(path: &Path, force: bool, marker: &str) -> Result<Self, ArtifactError> {
+        let exists = Self::check(path, force, marker)?;
         let parent = match path.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
             _ => Path::new("."),
         };
         fs_err::create_dir_all(parent)?;
-        let name = path
-            .file_name()
-            .ok_or_else(|| ArtifactError::invalid(path, "is not a directory name; choose another --out"))?;
+        let name = path.file_name().unwrap_or_default();
         let mut builder = tempfile::Builder::new();
         let prefix = format!(".{}.partial-", name.to_string_lossy());
         builder.prefix(&prefix);

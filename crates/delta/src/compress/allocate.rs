@@ -26,13 +26,6 @@ pub(crate) struct Allocation {
     pub bound: f64,
 }
 
-impl Allocation {
-    /// How far the error may be above the optimum, relative; `None` when the bound is 0.
-    pub fn gap(&self) -> Option<f64> {
-        (self.bound > 0.0).then(|| (self.error / self.bound - 1.0).max(0.0))
-    }
-}
-
 /// Chooses for every item within `budget`.
 pub(crate) fn allocate<const N: usize>(items: &[Item<N>], budget: u64) -> Allocation {
     let mut low = 0.0; // multiplier whose choices may not fit

@@ -1,22 +1,23 @@
-//! Second moments of every linear's input, gathered while the fine-tune reads the calibration texts.
+//! Second moments of every linear's input: the texts go through the fine-tune one layer at a time.
+//!
+//! A later layer sees what the fine-tune's own earlier layers make of the texts. In memory are one layer's weights, one
+//! batch of texts and the sums of one layer; hidden states and finished sums are in files, so that the number of tokens
+//! is limited by the disk alone.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
+use std::path::{Path, PathBuf};
 
-use deltamux_model::backend::PAGE_TOKENS;
-use deltamux_model::{Backend as _, CpuBackend, LinearId, LinearKind, LogitRows, SequenceChunk};
-use faer::linalg::matmul::matmul;
-use faer::{Accum, MatRef, Par};
-use rayon::prelude::*;
+use deltamux_model::{LayerWeights, LayerwiseModel, LinearId, LinearKind, ModelConfig};
+use sha2::{Digest as _, Sha256};
 
 use super::error::CompressError;
 use super::linalg::Matrix;
+use super::moments::{self, Moments};
 use super::samples::Samples;
 
-/// Tokens of one forward pass.
+/// Tokens of one batch of texts; a longer text is a batch of its own.
 const BATCH_TOKENS: usize = 1024;
-
-/// Rows of `C` that one task updates. Fixed, so that sums do not depend on the number of threads.
-const BLOCK: usize = 128;
 
 /// A distinct linear input of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -39,88 +40,143 @@ impl InputId {
     }
 }
 
-/// A running sum of `x xᵀ`, lower triangle in blocks of rows.
+/// Which texts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Split {
+    /// Those that the method sees.
+    Calibration,
+    /// Those on which only the error is measured.
+    Heldout,
+}
+
+/// The finished sums of one fine-tune on one set of texts: a folder with a file for each input and split.
 #[derive(Debug, Clone)]
-pub(crate) struct Moments {
-    inputs: usize,
-    blocks: Vec<Matrix<f32>>,
-    rows: usize,
-}
-
-impl Moments {
-    pub fn new(inputs: usize) -> Self {
-        let blocks = (0..inputs)
-            .step_by(BLOCK)
-            .map(|start| {
-                let end = (start + BLOCK).min(inputs);
-                Matrix::zeros(end - start, end)
-            })
-            .collect();
-        Self {
-            inputs,
-            blocks,
-            rows: 0,
-        }
-    }
-
-    /// Adds rows `[n, inputs]`.
-    pub fn add(&mut self, rows: &[f32]) {
-        let x = MatRef::from_row_major_slice(rows, rows.len() / self.inputs, self.inputs);
-        self.rows += x.nrows();
-        self.blocks.par_iter_mut().enumerate().for_each(|(b, block)| {
-            let (start, count, end) = (b * BLOCK, block.rows, block.cols);
-            let left = x.subcols(start, count).transpose();
-            matmul(block.view_mut(), Accum::Add, left, x.subcols(0, end), 1.0, Par::Seq);
-        });
-    }
-
-    /// `C = X Xᵀ / n`.
-    pub fn mean(&self) -> Matrix<f64> {
-        let mut c = Matrix::zeros(self.inputs, self.inputs);
-        let scale = 1.0 / self.rows.max(1) as f64;
-        for (b, block) in self.blocks.iter().enumerate() {
-            for i in 0..block.rows {
-                let row = b * BLOCK + i;
-                for (col, &x) in block.row(i).iter().enumerate().take(row + 1) {
-                    let x = f64::from(x) * scale;
-                    c.row_mut(row)[col] = x;
-                    c.row_mut(col)[row] = x;
-                }
-            }
-        }
-        c
-    }
-}
-
-/// Moments of every input on the calibration texts and, apart, on the held-out ones.
-#[derive(Debug, Default)]
 pub(crate) struct Calibration {
-    pub calibration: BTreeMap<InputId, Moments>,
-    pub heldout: BTreeMap<InputId, Moments>,
+    dir: PathBuf,
+    has_heldout: bool,
 }
 
-/// Runs the texts through `model` and gathers the moments of the inputs `wanted`; `progress` gets the number of texts
-/// done.
+/// What the sums depend on: the fine-tune's weights and the tokens.
+pub(crate) fn digest(finetuned_digest: &str, samples: &Samples) -> String {
+    let mut hash = Sha256::new();
+    hash.update("deltamux calibration 1\n");
+    hash.update(finetuned_digest);
+    for texts in [&samples.calibration, &samples.heldout] {
+        hash.update((texts.len() as u64).to_le_bytes());
+        for text in texts {
+            hash.update((text.len() as u64).to_le_bytes());
+            text.iter().for_each(|token| hash.update(token.to_le_bytes()));
+        }
+    }
+    hex::encode(hash.finalize())
+}
+
+impl Calibration {
+    /// `C` of an input on a split; `None` when there are no such texts.
+    pub fn moments<T>(&self, input: InputId, split: Split, inputs: usize) -> Result<Option<Matrix<T>>, CompressError>
+    where
+        T: From<f32> + Copy + Default,
+    {
+        if split == Split::Heldout && !self.has_heldout {
+            return Ok(None);
+        }
+        moments::read(&self.path(input, split), inputs).map(Some)
+    }
+
+    fn path(&self, input: InputId, split: Split) -> PathBuf {
+        let module = match input.first {
+            LinearKind::Q | LinearKind::K | LinearKind::V => "q",
+            LinearKind::O => "o",
+            LinearKind::Gate | LinearKind::Up => "gate",
+            LinearKind::Down => "down",
+        };
+        let split = match split {
+            Split::Calibration => "calibration",
+            Split::Heldout => "heldout",
+        };
+        self.dir.join(format!("L{:03}-{module}.{split}", input.layer))
+    }
+}
+
+/// Gathers in `dir` the sums of the inputs `wanted` that are not there yet; `progress` gets layers done and all layers.
 pub(crate) fn calibrate(
-    model: &mut CpuBackend,
+    model: &mut LayerwiseModel<'_>,
+    config: &ModelConfig,
     samples: &Samples,
     wanted: &BTreeSet<InputId>,
-    progress: &dyn Fn(usize),
+    dir: &Path,
+    progress: &dyn Fn(usize, usize),
 ) -> Result<Calibration, CompressError> {
-    let mut done = 0;
-    let mut half = |texts: &[Vec<u32>]| -> Result<BTreeMap<InputId, Moments>, CompressError> {
-        let mut moments = BTreeMap::new();
-        for batch in batches(texts) {
-            observe(model, batch, wanted, &mut moments)?;
-            done += batch.len();
-            progress(done);
-        }
-        Ok(moments)
+    fs_err::create_dir_all(dir)?;
+    let calibration = Calibration {
+        dir: dir.to_path_buf(),
+        has_heldout: !samples.heldout.is_empty(),
     };
-    Ok(Calibration {
-        calibration: half(&samples.calibration)?,
-        heldout: half(&samples.heldout)?,
-    })
+    let width = |input: &InputId| config.linear_shape(input.first).1;
+    let splits = [
+        (Split::Calibration, &samples.calibration),
+        (Split::Heldout, &samples.heldout),
+    ];
+    let missing: BTreeSet<InputId> = wanted
+        .iter()
+        .copied()
+        .filter(|input| {
+            let missing = |split| !moments::is_complete(&calibration.path(*input, split), width(input));
+            splits.iter().any(|(split, texts)| !texts.is_empty() && missing(*split))
+        })
+        .collect();
+    let Some(last) = missing.last().map(|input| input.layer) else {
+        return Ok(calibration);
+    };
+    let layers = last + 1;
+    progress(0, layers);
+    let mut states = splits
+        .iter()
+        .map(|(_, texts)| HiddenStates::embed(model, texts, config.hidden_size, dir))
+        .collect::<Result<Vec<_>, _>>()?;
+    for layer in 0..layers {
+        let weights = model.layer(layer)?;
+        for ((split, texts), states) in splits.iter().zip(&mut states) {
+            let wanted: Vec<InputId> = missing.iter().copied().filter(|input| input.layer == layer).collect();
+            let mut sums: BTreeMap<InputId, Moments> = wanted.iter().map(|i| (*i, Moments::new(width(i)))).collect();
+            run(model, &weights, texts, states, &mut sums)?;
+            if texts.is_empty() {
+                continue;
+            }
+            for (input, moments) in sums {
+                moments.write(&calibration.path(input, *split))?;
+            }
+        }
+        progress(layer + 1, layers);
+    }
+    Ok(calibration)
+}
+
+/// Takes all texts through one layer and adds up what its linears see.
+fn run(
+    model: &mut LayerwiseModel<'_>,
+    weights: &LayerWeights,
+    texts: &[Vec<u32>],
+    states: &mut HiddenStates,
+    sums: &mut BTreeMap<InputId, Moments>,
+) -> Result<(), CompressError> {
+    let mut start = 0;
+    for batch in batches(texts) {
+        let lengths: Vec<usize> = batch.iter().map(Vec::len).collect();
+        let rows = lengths.iter().sum();
+        let mut x = states.read(start, rows)?;
+        model.run(weights, &lengths, &mut x, &mut |id, rows| {
+            let input = InputId::of(id);
+            if input.first == id.kind
+                && let Some(sum) = sums.get_mut(&input)
+            {
+                sum.add(rows);
+            }
+        })?;
+        states.write(start, &x)?;
+        start += rows;
+    }
+    Ok(())
 }
 
 /// Cuts texts into runs of about [`BATCH_TOKENS`] tokens.
@@ -140,63 +196,51 @@ fn batches(texts: &[Vec<u32>]) -> Vec<&[Vec<u32>]> {
     batches
 }
 
-fn observe(
-    model: &mut CpuBackend,
-    batch: &[Vec<u32>],
-    wanted: &BTreeSet<InputId>,
-    moments: &mut BTreeMap<InputId, Moments>,
-) -> Result<(), CompressError> {
-    let mut pages = Vec::new();
-    let mut next = 0u32;
-    for text in batch {
-        let count = text.len().div_ceil(PAGE_TOKENS) as u32;
-        pages.push((next..next + count).collect::<Vec<u32>>());
-        next += count;
-    }
-    model.allocate_kv(next as usize);
-    let chunks: Vec<SequenceChunk<'_>> = batch
-        .iter()
-        .zip(&pages)
-        .map(|(tokens, pages)| SequenceChunk {
-            tokens,
-            start: 0,
-            pages,
-            variant: None,
-            logits: LogitRows::None,
-        })
-        .collect();
-    let tokens: usize = batch.iter().map(Vec::len).sum();
-    model.forward_observed(&chunks, &mut |id, rows| {
-        let input = InputId::of(id);
-        if input.first == id.kind && wanted.contains(&input) {
-            let width = rows.len() / tokens;
-            moments.entry(input).or_insert_with(|| Moments::new(width)).add(rows);
+/// Hidden states of all tokens between two layers, in a file without a name.
+struct HiddenStates {
+    file: std::fs::File,
+    hidden: usize,
+}
+
+impl HiddenStates {
+    fn embed(model: &LayerwiseModel<'_>, texts: &[Vec<u32>], hidden: usize, dir: &Path) -> Result<Self, CompressError> {
+        let mut states = Self {
+            file: tempfile::tempfile_in(dir)?,
+            hidden,
+        };
+        let mut start = 0;
+        for batch in batches(texts) {
+            let tokens = batch.concat();
+            let mut x = vec![0.0; tokens.len() * hidden];
+            model.embed(&tokens, &mut x)?;
+            states.write(start, &x)?;
+            start += tokens.len();
         }
-    })?;
-    Ok(())
+        Ok(states)
+    }
+
+    /// Rows `[rows, hidden]` from row `start`.
+    fn read(&mut self, start: usize, rows: usize) -> std::io::Result<Vec<f32>> {
+        let mut x = vec![0f32; rows * self.hidden];
+        self.seek(start)?;
+        self.file.read_exact(bytemuck::cast_slice_mut(&mut x))?;
+        Ok(x)
+    }
+
+    fn write(&mut self, start: usize, x: &[f32]) -> std::io::Result<()> {
+        self.seek(start)?;
+        self.file.write_all(bytemuck::cast_slice(x))
+    }
+
+    fn seek(&mut self, row: usize) -> std::io::Result<()> {
+        let at = row as u64 * self.hidden as u64 * 4;
+        self.file.seek(SeekFrom::Start(at)).map(drop)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn moments_are_the_mean_outer_product() {
-        let n = 200;
-        let rows: Vec<f32> = (0..5 * n).map(|i| ((i * 31 % 17) as f32 - 8.0) / 8.0).collect();
-        let mut moments = Moments::new(n);
-        moments.add(&rows[..2 * n]);
-        moments.add(&rows[2 * n..]);
-        assert_eq!(moments.rows, 5);
-        let c = moments.mean();
-        for (i, j) in [(0, 0), (3, 150), (150, 3), (199, 128)] {
-            let expected: f64 = (0..5)
-                .map(|r| f64::from(rows[r * n + i]) * f64::from(rows[r * n + j]))
-                .sum::<f64>()
-                / 5.0;
-            assert!((c.row(i)[j] - expected).abs() < 1e-6);
-        }
-    }
 
     #[test]
     fn batches_keep_every_text_and_split_long_ones_off() {
@@ -205,5 +249,22 @@ mod tests {
         assert_eq!(sizes, [1, 1, 1, 1]);
         assert_eq!(batches(&texts[..0]).len(), 0);
         assert_eq!(batches(&[vec![0; 10], vec![0; 10]]).len(), 1);
+    }
+
+    #[test]
+    fn the_digest_depends_on_every_token_and_on_where_texts_end() {
+        let samples = |calibration: &[&[u32]], heldout: &[&[u32]]| Samples {
+            calibration: calibration.iter().map(|t| t.to_vec()).collect(),
+            heldout: heldout.iter().map(|t| t.to_vec()).collect(),
+            sha256: String::new(),
+        };
+        let all = [
+            digest("a", &samples(&[&[1, 2]], &[&[3]])),
+            digest("b", &samples(&[&[1, 2]], &[&[3]])),
+            digest("a", &samples(&[&[1], &[2]], &[&[3]])),
+            digest("a", &samples(&[&[1, 2], &[3]], &[])),
+            digest("a", &samples(&[&[1, 2]], &[&[4]])),
+        ];
+        assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len());
     }
 }

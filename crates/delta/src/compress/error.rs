@@ -44,6 +44,14 @@ pub enum CompressError {
     /// The forward pass refused a batch.
     #[error("calibration: {0}")]
     Forward(#[from] deltamux_model::ForwardError),
+    /// Finished work of an earlier run is not what was written.
+    #[error("{path}: {what}", path = path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it, and the remedy.
+        what: String,
+    },
     /// A matrix could not be decomposed.
     #[error("{tensor}: {what}")]
     Numerics {
@@ -52,4 +60,14 @@ pub enum CompressError {
         /// What failed.
         what: String,
     },
+}
+
+impl CompressError {
+    /// Whether the same command can succeed later, so that finished work is worth keeping.
+    pub(super) fn may_pass(&self) -> bool {
+        matches!(
+            self,
+            Self::Io(_) | Self::Artifact(ArtifactError::Io(_)) | Self::Damaged { .. }
+        )
+    }
 }

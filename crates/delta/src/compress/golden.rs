@@ -76,9 +76,9 @@ fn error(case: &Case, method: Method) -> f64 {
     let (delta, moments) = make(case);
     let c = moments.c.to_f32();
     let energy = quadratic(&delta, &c);
-    let candidates = prepare(&delta, &moments, method, case.budget_bits, energy).unwrap();
+    let candidates = prepare(&delta, &moments, method, case.budget_bits).unwrap();
     let choices = candidates
-        .allocate(case.budget_bits)
+        .allocate(&moments, energy, case.budget_bits)
         .map(|a| a.choices)
         .unwrap_or_default();
     let approximation = candidates.quantise(&delta, &moments, &choices).unwrap();

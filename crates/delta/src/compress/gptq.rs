@@ -31,12 +31,8 @@ impl Hessian {
         let mean = h.mean_diagonal();
         // Inputs that are zero throughout carry no information: any damping will do.
         let damping = if mean > 0.0 { relative * mean } else { 1.0 };
-        let mut damped = h.clone();
-        for i in 0..h.rows {
-            damped.row_mut(i)[i] += damping;
-        }
         Ok(Self {
-            factor: inverse_factor(&damped)?,
+            factor: inverse_factor(h, damping)?,
             damping,
         })
     }

@@ -131,15 +131,16 @@ pub(crate) fn cholesky_lower(mut a: Mat<f64>) -> Result<Mat<f64>, LinalgError> {
     Ok(a)
 }
 
-/// The upper triangular `L` with `H⁻¹ = Lᵀ L`, row-major; what GPTQ spreads errors by.
+/// The upper triangular `L` with `(H + damping I)⁻¹ = Lᵀ L`, row-major; what GPTQ spreads errors by.
 ///
 /// With `J` the reversal, `J H J = R Rᵀ` (Cholesky) gives `L = J R⁻¹ J`: no inverse of `H` is formed.
-pub(crate) fn inverse_factor(h: &Matrix<f64>) -> Result<Matrix<f32>, LinalgError> {
+pub(crate) fn inverse_factor(h: &Matrix<f64>, damping: f64) -> Result<Matrix<f32>, LinalgError> {
     let n = h.rows;
-    let reversed = Mat::from_fn(n, n, |i, j| h.row(n - 1 - i)[n - 1 - j]);
-    let lower = cholesky_lower(reversed)?;
+    let damped = |i: usize, j: usize| h.row(n - 1 - i)[n - 1 - j] + if i == j { damping } else { 0.0 };
+    let lower = cholesky_lower(Mat::from_fn(n, n, damped))?;
     let mut inverse = Mat::<f64>::zeros(n, n);
     triangular_inverse::invert_lower_triangular(inverse.as_mut(), lower.as_ref(), Par::Seq);
+    drop(lower);
     let mut out = Matrix::zeros(n, n);
     for i in 0..n {
         for j in i..n {
@@ -198,7 +199,7 @@ mod tests {
 
     #[test]
     fn the_inverse_factor_multiplies_to_the_inverse() {
-        let l = inverse_factor(&spd()).unwrap().to_f64();
+        let l = inverse_factor(&spd(), 0.0).unwrap().to_f64();
         let inverse = product(l.view().transpose(), l.view());
         let identity = product(inverse.view(), spd().view());
         for i in 0..3 {
@@ -235,6 +236,6 @@ mod tests {
     #[test]
     fn an_indefinite_matrix_is_refused() {
         let a = Matrix::from_vec(2, 2, vec![1.0, 2.0, 2.0, 1.0]);
-        assert_eq!(inverse_factor(&a), Err(LinalgError::NotPositiveDefinite));
+        assert_eq!(inverse_factor(&a, 0.0), Err(LinalgError::NotPositiveDefinite));
     }
 }

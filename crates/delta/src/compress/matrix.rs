@@ -41,8 +41,8 @@ pub(crate) struct Candidates {
 
 #[derive(Debug)]
 pub(crate) enum Kind {
-    /// Widths are still to be chosen.
-    Open(Vec<RankItem>),
+    /// Widths are to be chosen.
+    Open,
     /// Widths follow from the rank order.
     Fixed(Vec<u8>),
     /// f16, no codes.
@@ -63,13 +63,12 @@ pub(crate) fn candidate_ranks(inputs: usize, outputs: usize, budget: u64) -> usi
     CANDIDATES * (budget / smallest) as usize + 8
 }
 
-/// Factors `delta`; `energy` is the output energy that errors are relative to, `budget` the matrix's own in bits.
+/// Factors `delta`; `budget` is the matrix's own in bits.
 pub(crate) fn prepare(
     delta: &Matrix<f32>,
     moments: &InputMoments,
     method: Method,
     budget: u64,
-    energy: f64,
 ) -> Result<Candidates, LinalgError> {
     let (outputs, inputs) = (delta.rows, delta.cols);
     let full = outputs.min(inputs);
@@ -89,17 +88,25 @@ pub(crate) fn prepare(
             widths.truncate(factors.s.len());
             Kind::Fixed(widths)
         }
-        (Method::Best, None) => Kind::Open(best::items(&factors, moments, energy)),
-        (_, None) => Kind::Open(prinmix::items(&factors, moments, energy)),
+        (_, None) => Kind::Open,
     };
     Ok(Candidates { method, factors, kind })
 }
 
 impl Candidates {
-    /// Chooses widths within the matrix's own `budget`, if they are open.
-    pub fn allocate(&self, budget: u64) -> Option<Allocation> {
+    /// The ranks as items of the knapsack, errors divided by `scale`; none when widths are not open.
+    pub fn items(&self, moments: &InputMoments, scale: f64) -> Vec<RankItem> {
+        match (&self.kind, self.method) {
+            (Kind::Open, Method::Best) => best::items(&self.factors, moments, scale),
+            (Kind::Open, _) => prinmix::items(&self.factors, moments, scale),
+            (Kind::Fixed(_) | Kind::Halves, _) => Vec::new(),
+        }
+    }
+
+    /// Chooses widths within the matrix's own `budget`, if they are open; errors are divided by `scale`.
+    pub fn allocate(&self, moments: &InputMoments, scale: f64, budget: u64) -> Option<Allocation> {
         match &self.kind {
-            Kind::Open(items) => Some(allocate(items, budget)),
+            Kind::Open => Some(allocate(&self.items(moments, scale), budget)),
             Kind::Fixed(_) | Kind::Halves => None,
         }
     }
@@ -117,8 +124,8 @@ impl Candidates {
                 let chosen: Vec<_> = widths.iter().copied().enumerate().collect();
                 quantise(delta, moments, &self.factors, &chosen, false)
             }
-            (Kind::Open(_), Method::Best) => best::quantise(delta, moments, &self.factors, choices),
-            (Kind::Open(_), _) => {
+            (Kind::Open, Method::Best) => best::quantise(delta, moments, &self.factors, choices),
+            (Kind::Open, _) => {
                 let widths = choices.iter().map(|&c| prinmix::WIDTHS[c].0).enumerate();
                 let chosen: Vec<_> = widths.filter(|&(_, bits)| bits > 0).collect();
                 quantise(delta, moments, &self.factors, &chosen, true)

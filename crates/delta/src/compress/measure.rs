@@ -3,12 +3,13 @@
 use std::path::Path;
 
 use deltamux_kernels::Threads;
-use deltamux_model::{Checkpoint, CpuBackend, LinearId};
+use deltamux_model::{Checkpoint, LayerwiseModel, LinearId};
 
 use super::calibrate::{InputId, calibrate};
 use super::error::CompressError;
+use super::linears::Job;
 use super::options::CompressOptions;
-use super::{Progress, Stage, compare, compress_linears};
+use super::{Progress, Stage, compare};
 use crate::artifact::{RelError, header_entry_bytes};
 
 /// One linear under one set of options.
@@ -40,23 +41,35 @@ pub fn measure(
     compare::check_configs(&base, &finetuned)?;
     let limit = first.max_text_tokens.min(finetuned.config().max_position_embeddings);
     let samples = first.calibration.tokenise(finetuned.dir(), limit)?;
-    let texts = samples.calibration.len() + samples.heldout.len();
     let threads = Threads::new(first.threads);
+    let dir = tempfile::tempdir()?;
     threads.install(|| {
-        let mut model = CpuBackend::load(&finetuned, threads.clone())?;
         let wanted = linears.iter().copied().map(InputId::of).collect();
-        let calibration = calibrate(&mut model, &samples, &wanted, &|done| {
-            progress(Stage::Calibrate, done, texts)
-        })?;
-        drop(model);
+        let mut model = LayerwiseModel::new(&finetuned, &|_| None, threads.clone());
+        let calibration = calibrate(
+            &mut model,
+            finetuned.config(),
+            &samples,
+            &wanted,
+            dir.path(),
+            &|done, total| progress(Stage::Calibrate, done, total),
+        )?;
         runs.iter()
             .map(|options| {
-                let (finished, _) = compress_linears(&base, &finetuned, linears, &calibration, options, progress)?;
+                let job = Job {
+                    base: &base,
+                    finetuned: &finetuned,
+                    calibration: &calibration,
+                    options,
+                    work: None,
+                    progress,
+                };
+                let (finished, _) = job.run(linears)?;
                 let measured = finished.into_iter().map(|f| {
-                    let bytes = f.packed.encode().len();
+                    let bytes = f.bytes.len();
                     Measured {
                         id: f.id,
-                        error: f.error,
+                        error: f.about.info.rel_output_error,
                         bytes: (bytes + header_entry_bytes(&f.id.to_string(), bytes, 0)) as u64,
                     }
                 });

@@ -1,8 +1,10 @@
 //! What a user may choose.
 
+use std::path::PathBuf;
+
 use super::error::CompressError;
 use super::factor::{Norm, Order};
-use super::{CalibrationSource, EmbeddingPolicy};
+use super::{CalibrationSource, EmbeddingPolicy, Shard};
 
 /// A compression method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,6 +51,14 @@ impl Method {
         match self {
             Self::Best => Norm::Outputs,
             Self::Prinmix | Self::DeltaCome | Self::LowRank => Norm::Weights,
+        }
+    }
+
+    /// Whether the widths of ranks are chosen, so that matrices can share a budget.
+    pub(crate) fn chooses_widths(self) -> bool {
+        match self {
+            Self::Prinmix | Self::Best => true,
+            Self::DeltaCome | Self::LowRank => false,
         }
     }
 
@@ -101,6 +111,15 @@ pub struct CompressOptions {
     pub threads: usize,
     /// Go on although the base looks like the wrong one, and replace an artifact that exists.
     pub force: bool,
+    /// The part of the model that is compressed.
+    pub shard: Shard,
+    /// Go on with what an interrupted run of the same inputs has finished.
+    pub resume: bool,
+    /// Where second moments are kept for later runs; `None` keeps them beside the artifact while it is made.
+    pub calibration_cache: Option<PathBuf>,
+    /// Bytes for the matrices that are worked on at a time; `None` takes most of what the machine has left. One matrix
+    /// is always worked on. The artifact does not depend on it.
+    pub memory: Option<u64>,
 }
 
 impl CompressOptions {
@@ -116,6 +135,10 @@ impl CompressOptions {
             max_text_tokens: 2048,
             threads: 0,
             force: false,
+            shard: Shard::WHOLE,
+            resume: false,
+            calibration_cache: None,
+            memory: None,
         }
     }
 
@@ -126,9 +149,7 @@ impl CompressOptions {
                 self.ratio
             )));
         }
-        if let Some(name) = &self.name {
-            crate::artifact::check_name(name).map_err(CompressError::Option)?;
-        }
+        self.shard.check()?;
         Ok(())
     }
 }

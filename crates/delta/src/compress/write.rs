@@ -1,13 +1,16 @@
-//! The last step: embeddings, vectors, text files and the manifest, into the target directory.
+//! The last step: embeddings, vectors, text files and the manifest, into the target directory; of a shard, its part.
 
 use deltamux_model::Checkpoint;
 
 use super::embeddings::{self, Plan};
 use super::error::CompressError;
 use super::linalg::{Matrix, dot};
+use super::linears::{Allocated, Finished};
+use super::merge::ShardManifest;
 use super::options::{CompressOptions, Method};
 use super::quantise::{Approximation, InputMoments};
-use super::{Compressed, Finished, Progress, Stage, matrix, text_files};
+use super::work::Inputs;
+use super::{Compressed, Progress, Stage, matrix, text_files};
 use crate::artifact::{
     ArtifactWriter, BaseInfo, CalibrationInfo, EMBEDDING, EmbeddingInfo, EmbeddingNames, FORMAT_VERSION, HEAD,
     LinearInfo, Manifest, RelError, Target, Totals,
@@ -19,8 +22,9 @@ pub(super) struct Parts<'a> {
     pub finetuned: &'a Checkpoint,
     pub name: &'a str,
     pub options: &'a CompressOptions,
+    pub inputs: &'a Inputs,
     pub linears: Vec<Finished>,
-    pub allocation_gap: Option<f64>,
+    pub allocations: Vec<(String, Allocated)>,
     pub embedding: Plan,
     pub head: Option<Plan>,
     pub calibration: CalibrationInfo,
@@ -31,11 +35,14 @@ pub(super) fn write(parts: Parts<'_>, target: Target, progress: Progress<'_>) ->
     progress(Stage::Write, 0, 3);
     let (base, finetuned) = (parts.base, parts.finetuned);
     let mut writer = ArtifactWriter::new();
-    for linear in &parts.linears {
+    let shard = parts.options.shard;
+    let mut linears = Vec::new();
+    for Finished { id, bytes, about } in parts.linears {
         // A linear whose share of the budget holds no rank stores nothing.
-        if linear.packed.ranks() > 0 {
-            writer.packed(&linear.id.to_string(), &linear.packed);
+        if about.info.ranks > 0 {
+            writer.raw(&id.to_string(), "U8", vec![bytes.len()], bytes);
         }
+        linears.push(about.info);
     }
     let embedding = store(&parts.embedding, &EMBEDDING, finetuned, parts.options, &mut writer)?;
     let head = parts
@@ -43,18 +50,17 @@ pub(super) fn write(parts: Parts<'_>, target: Target, progress: Progress<'_>) ->
         .as_ref()
         .map(|plan| store(plan, &HEAD, finetuned, parts.options, &mut writer))
         .transpose()?;
-    let vectors = vectors(base, finetuned, &mut writer)?;
+    let vectors = match shard.is_first() {
+        true => vectors(base, finetuned, &mut writer)?,
+        false => Vec::new(),
+    };
     progress(Stage::Write, 1, 3);
 
     let (delta, sizes) = writer.write(&target)?;
     let mut files = vec![delta];
-    files.extend(text_files::copy(base.dir(), finetuned.dir(), &target)?);
-
-    let mut linears: Vec<LinearInfo> = parts
-        .linears
-        .iter()
-        .map(|l| LinearInfo::new(&l.id, &l.packed, l.error))
-        .collect();
+    if shard.is_first() {
+        files.extend(text_files::copy(base.dir(), finetuned.dir(), &target)?);
+    }
     LinearInfo::set_bytes(&mut linears, &sizes);
     let config = base.config();
     let manifest = Manifest {
@@ -65,26 +71,41 @@ pub(super) fn write(parts: Parts<'_>, target: Target, progress: Progress<'_>) ->
         budget: parts.options.budget.name().to_string(),
         base: BaseInfo::of(base),
         vocab_size: (finetuned.config().vocab_size != config.vocab_size).then_some(finetuned.config().vocab_size),
-        unchanged_linears: config.linears().count() - linears.len(),
-        rel_output_error: RelError {
-            calibration: mean(linears.iter().map(|l| l.rel_output_error.calibration)),
-            heldout: mean(linears.iter().map(|l| l.rel_output_error.heldout)),
-        },
+        unchanged_linears: config.linears().filter(|id| shard.has(*id)).count() - linears.len(),
+        rel_output_error: mean_error(&linears),
         totals: Totals::of(&linears, &files),
         linears,
         embedding,
         head,
         vectors,
-        allocation_gap: parts.allocation_gap,
+        allocation_gap: Allocated::gap(parts.allocations.iter().map(|(_, a)| *a)),
         calibration: parts.calibration,
         files,
     };
-    let written = manifest.write(&target)?;
+    let written = if shard.is_part() {
+        let shard = ShardManifest {
+            format_version: FORMAT_VERSION,
+            inputs: parts.inputs.clone(),
+            allocations: parts.allocations,
+            manifest: manifest.clone(),
+        };
+        shard.write(&target)?
+    } else {
+        manifest.write(&target)?
+    };
     progress(Stage::Write, 2, 3);
     target.publish()?;
     progress(Stage::Write, 3, 3);
     let total_bytes = manifest.files.iter().map(|f| f.bytes).sum::<u64>() + written.bytes;
     Ok(Compressed { manifest, total_bytes })
+}
+
+/// Means over the linears.
+pub(super) fn mean_error(linears: &[LinearInfo]) -> RelError {
+    RelError {
+        calibration: mean(linears.iter().map(|l| l.rel_output_error.calibration)),
+        heldout: mean(linears.iter().map(|l| l.rel_output_error.heldout)),
+    }
 }
 
 /// Mean of the values that exist; absent when none does.
@@ -143,8 +164,9 @@ fn factor_alone(
     let moments = InputMoments::new(identity).map_err(numerics)?;
     let (budget, _) = matrix::own_budget(name, inputs, difference.rows, ratio);
     let energy = dot(&difference.data, &difference.data);
-    let candidates = matrix::prepare(difference, &moments, method, budget, energy).map_err(numerics)?;
-    let choices = candidates.allocate(budget).map(|a| a.choices).unwrap_or_default();
+    let candidates = matrix::prepare(difference, &moments, method, budget).map_err(numerics)?;
+    let own = candidates.allocate(&moments, energy, budget);
+    let choices = own.map(|own| own.choices).unwrap_or_default();
     candidates.quantise(difference, &moments, &choices).map_err(numerics)
 }
 

@@ -2,87 +2,150 @@
 
 use std::ops::Range;
 
-use deltamux_kernels::attention::{self, Columns, Rotation};
+use deltamux_kernels::attention::{self, Columns, PagedCache, Rotation};
 use deltamux_kernels::lowrank::{Term, add_terms};
-use deltamux_kernels::{Product, Threads, multiply, ops};
+use deltamux_kernels::ops::{self, Rope};
+use deltamux_kernels::{Product, Threads, multiply};
 
 use super::batch::{Batch, Segment};
 use super::weights::{Layer, Linear, Vector};
 use super::{CpuBackend, Observer};
+use crate::ModelConfig;
 use crate::linear::LinearKind;
 use crate::variant::{EmbeddingDelta, VariantWeights};
 
-impl CpuBackend {
-    /// Hidden states `[rows, hidden]` after the last layer, before the final norm; writes the KV pages.
-    pub(super) fn hidden_states(&mut self, batch: &Batch<'_>, mut observe: Option<Observer<'_>>) -> Vec<f32> {
-        let config = self.config.clone();
-        let (rows, hidden, intermediate) = (batch.rows, config.hidden_size, config.intermediate_size);
-        let (q_width, kv_width) = (
-            config.num_heads * config.head_dim,
-            config.num_kv_heads * config.head_dim,
-        );
-        let stride = q_width + 2 * kv_width;
-        let (cos, sin) = self.angles(batch);
-        let rotation = Some(Rotation { cos: &cos, sin: &sin });
-        let mut x = self.embed(batch);
-        let mut normed = vec![0.0; rows * hidden];
-        let mut qkv = vec![0.0; rows * stride];
-        let mut mixed = vec![0.0; rows * q_width];
-        let mut gate_up = vec![0.0; rows * 2 * intermediate];
-        let mut gated = vec![0.0; rows * intermediate];
-        let mut out = vec![0.0; rows * hidden];
+/// Room for what a layer computes over a batch's rows.
+pub(super) struct Buffers {
+    normed: Vec<f32>,
+    qkv: Vec<f32>,
+    mixed: Vec<f32>,
+    gate_up: Vec<f32>,
+    gated: Vec<f32>,
+    out: Vec<f32>,
+}
 
-        let Self {
-            weights, kv, threads, ..
-        } = self;
-        let threads = &*threads;
-        for (layer, cache) in weights.layers.iter().zip(kv) {
-            let mut run = |kinds: &[LinearKind], x: &[f32], y: &mut [f32]| {
-                if let Some(observe) = observe.as_mut() {
-                    kinds.iter().for_each(|kind| observe(layer.linear(*kind).id, x));
-                }
-                apply_linears(layer, kinds, batch, x, y, threads);
-            };
-
-            norm(&layer.input_norm, config.rms_norm_eps, batch, &x, &mut normed, threads);
-            run(&[LinearKind::Q, LinearKind::K, LinearKind::V], &normed, &mut qkv);
-            if let Some((q_norm, k_norm)) = &layer.qk_norm {
-                let epsilon = config.rms_norm_eps;
-                head_norm(q_norm, epsilon, batch, 0..q_width, stride, &mut qkv);
-                head_norm(k_norm, epsilon, batch, q_width..q_width + kv_width, stride, &mut qkv);
-            }
-            let columns = |from, width| Columns {
-                matrix: &qkv,
-                stride,
-                from,
-                width,
-            };
-            let (keys, values) = (columns(q_width, kv_width), columns(q_width + kv_width, kv_width));
-            cache.store(&batch.queries, keys, values, rotation, threads);
-            let queries = columns(0, q_width);
-            attention::attend(cache, &batch.queries, queries, rotation, &mut mixed, threads);
-            run(&[LinearKind::O], &mixed, &mut out);
-            ops::add_rows(&out, &mut x, hidden, threads);
-
-            let post_norm = &layer.post_attention_norm;
-            norm(post_norm, config.rms_norm_eps, batch, &x, &mut normed, threads);
-            run(&[LinearKind::Gate, LinearKind::Up], &normed, &mut gate_up);
-            ops::swiglu(&gate_up, &mut gated, intermediate, threads);
-            run(&[LinearKind::Down], &gated, &mut out);
-            ops::add_rows(&out, &mut x, hidden, threads);
+impl Buffers {
+    pub(super) fn new(config: &ModelConfig, rows: usize) -> Self {
+        let (hidden, intermediate) = (config.hidden_size, config.intermediate_size);
+        let q_width = config.num_heads * config.head_dim;
+        let kv_width = config.num_kv_heads * config.head_dim;
+        Self {
+            normed: vec![0.0; rows * hidden],
+            qkv: vec![0.0; rows * (q_width + 2 * kv_width)],
+            mixed: vec![0.0; rows * q_width],
+            gate_up: vec![0.0; rows * 2 * intermediate],
+            gated: vec![0.0; rows * intermediate],
+            out: vec![0.0; rows * hidden],
         }
-        x
     }
+}
 
-    /// Cosines and sines of every row's position, `[rows, head_dim / 2]` each.
-    fn angles(&self, batch: &Batch<'_>) -> (Vec<f32>, Vec<f32>) {
-        let pairs = self.rope.pairs();
+/// One decoder layer: adds to the hidden states `x` `[rows, hidden]` what its attention and its MLP give, and writes
+/// the rows' keys and values.
+pub(super) fn run_layer(
+    pass: &Pass<'_>,
+    layer: &Layer,
+    cache: &mut PagedCache,
+    x: &mut [f32],
+    buffers: &mut Buffers,
+    mut observe: Option<Observer<'_>>,
+) {
+    let &Pass {
+        config,
+        batch,
+        ref cos,
+        ref sin,
+        threads,
+    } = pass;
+    let Buffers {
+        normed,
+        qkv,
+        mixed,
+        gate_up,
+        gated,
+        out,
+    } = buffers;
+    let (hidden, intermediate) = (config.hidden_size, config.intermediate_size);
+    let (q_width, kv_width) = (
+        config.num_heads * config.head_dim,
+        config.num_kv_heads * config.head_dim,
+    );
+    let stride = q_width + 2 * kv_width;
+    let rotation = Some(Rotation { cos, sin });
+    let mut run = |kinds: &[LinearKind], x: &[f32], y: &mut [f32]| {
+        if let Some(observe) = observe.as_mut() {
+            kinds.iter().for_each(|kind| observe(layer.linear(*kind).id, x));
+        }
+        apply_linears(layer, kinds, batch, x, y, threads);
+    };
+
+    norm(&layer.input_norm, config.rms_norm_eps, batch, x, normed, threads);
+    run(&[LinearKind::Q, LinearKind::K, LinearKind::V], normed, qkv);
+    if let Some((q_norm, k_norm)) = &layer.qk_norm {
+        let epsilon = config.rms_norm_eps;
+        head_norm(q_norm, epsilon, batch, 0..q_width, stride, qkv);
+        head_norm(k_norm, epsilon, batch, q_width..q_width + kv_width, stride, qkv);
+    }
+    let columns = |from, width| Columns {
+        matrix: &qkv[..],
+        stride,
+        from,
+        width,
+    };
+    let (keys, values) = (columns(q_width, kv_width), columns(q_width + kv_width, kv_width));
+    cache.store(&batch.queries, keys, values, rotation, threads);
+    let queries = columns(0, q_width);
+    attention::attend(cache, &batch.queries, queries, rotation, mixed, threads);
+    run(&[LinearKind::O], mixed, out);
+    ops::add_rows(out, x, hidden, threads);
+
+    let post_norm = &layer.post_attention_norm;
+    norm(post_norm, config.rms_norm_eps, batch, x, normed, threads);
+    run(&[LinearKind::Gate, LinearKind::Up], normed, gate_up);
+    ops::swiglu(gate_up, gated, intermediate, threads);
+    run(&[LinearKind::Down], gated, out);
+    ops::add_rows(out, x, hidden, threads);
+}
+
+/// What all layers of one pass over a batch share.
+pub(super) struct Pass<'a> {
+    config: &'a ModelConfig,
+    batch: &'a Batch<'a>,
+    /// Cosines of every row's position, `[rows, head_dim / 2]`.
+    cos: Vec<f32>,
+    /// Sines, of the same shape.
+    sin: Vec<f32>,
+    threads: &'a Threads,
+}
+
+impl<'a> Pass<'a> {
+    pub(super) fn new(config: &'a ModelConfig, rope: &Rope, batch: &'a Batch<'a>, threads: &'a Threads) -> Self {
+        let pairs = rope.pairs();
         let (mut cos, mut sin) = (vec![0.0; batch.rows * pairs], vec![0.0; batch.rows * pairs]);
         let rows = cos.chunks_exact_mut(pairs).zip(sin.chunks_exact_mut(pairs));
         for (position, (cos, sin)) in batch.positions.iter().zip(rows) {
-            self.rope.angles(*position, cos, sin);
+            rope.angles(*position, cos, sin);
         }
-        (cos, sin)
+        Self {
+            config,
+            batch,
+            cos,
+            sin,
+            threads,
+        }
+    }
+}
+
+impl CpuBackend {
+    /// Hidden states `[rows, hidden]` after the last layer, before the final norm; writes the KV pages.
+    pub(super) fn hidden_states(&mut self, batch: &Batch<'_>) -> Vec<f32> {
+        let mut x = self.embed(batch);
+        let pass = Pass::new(&self.config, &self.rope, batch, &self.threads);
+        let mut buffers = Buffers::new(&self.config, batch.rows);
+        for (layer, cache) in self.weights.layers.iter().zip(&mut self.kv) {
+            run_layer(&pass, layer, cache, &mut x, &mut buffers, None);
+        }
+        x
     }
 
     /// Embedding rows `[rows, hidden]`.

@@ -58,7 +58,11 @@ pub(super) struct Loader<'a> {
     total: u64,
     /// What has been read from the cache.
     stored: RefCell<Option<BTreeMap<String, PackedMatrix>>>,
+    replaced: &'a Replaced<'a>,
 }
+
+/// Weights that a tensor of the checkpoint is replaced by, row-major; `None` leaves it as it is stored.
+pub type Replaced<'a> = dyn Fn(&str) -> Option<Vec<f32>> + 'a;
 
 impl<'a> Loader<'a> {
     /// With `stored`, matrices come from there.
@@ -79,11 +83,21 @@ impl<'a> Loader<'a> {
             done: Cell::new(0),
             total: bytes.sum(),
             stored: RefCell::new(stored),
+            replaced: &|_| None,
         }
+    }
+
+    /// Takes other weights for some tensors.
+    pub(super) fn with_replaced(self, replaced: &'a Replaced<'a>) -> Self {
+        Self { replaced, ..self }
     }
 
     /// The matrix `[outputs, inputs]` of that name.
     pub(super) fn matrix(&self, name: &str, outputs: usize, inputs: usize) -> Result<PackedMatrix, CheckpointError> {
+        if let Some(weights) = (self.replaced)(name) {
+            assert_eq!(weights.len(), outputs * inputs, "weights that replace {name}");
+            return Ok(PackedMatrix::from_f32(&weights, outputs, inputs, self.threads));
+        }
         let tensor = self.checkpoint.expect(name, &[outputs, inputs])?;
         let stored = self.stored.borrow_mut().as_mut().and_then(|all| all.remove(name));
         let matrix = match stored {
@@ -103,6 +117,10 @@ impl<'a> Loader<'a> {
 
     /// The vector of that name.
     pub(super) fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>, CheckpointError> {
+        if let Some(weights) = (self.replaced)(name) {
+            assert_eq!(weights.len(), len, "weights that replace {name}");
+            return Ok(weights);
+        }
         let tensor = self.checkpoint.expect(name, &[len])?;
         self.read(&tensor);
         Ok(tensor.to_f32())

@@ -3,6 +3,7 @@
 mod batch;
 pub mod cache;
 mod forward;
+mod layerwise;
 mod load;
 mod logits;
 mod rope;
@@ -16,7 +17,8 @@ use crate::backend::{Backend, ForwardError, PAGE_TOKENS, SequenceChunk};
 use crate::{Checkpoint, CheckpointError, LinearId, ModelConfig, Precision};
 use batch::Batch;
 use cache::{CacheUse, Slot};
-pub use load::LoadOptions;
+pub use layerwise::{LayerWeights, LayerwiseModel};
+pub use load::{LoadOptions, Replaced};
 use weights::Weights;
 
 /// A model in main memory with its KV pages.
@@ -82,17 +84,6 @@ impl CpuBackend {
         weights::resident_bytes(checkpoint, precision)
     }
 
-    /// As [`Backend::forward`], and shows `observe` the input rows `[rows, inputs]` of every linear before it runs
-    /// (calibration). q/k/v share their input, as do gate and up, and each is shown. Rows are in the batch's order when
-    /// no variant is involved.
-    pub fn forward_observed(
-        &mut self,
-        batch: &[SequenceChunk<'_>],
-        observe: &mut dyn FnMut(LinearId, &[f32]),
-    ) -> Result<Vec<Vec<f32>>, ForwardError> {
-        self.run(batch, Some(observe))
-    }
-
     /// Bytes of weights that every step reads: all linears and the head.
     pub fn step_weight_bytes(&self) -> usize {
         self.weights.read_by_every_step().map(PackedMatrix::bytes).sum()
@@ -113,17 +104,13 @@ impl CpuBackend {
         rows * linears + logit_rows * self.config.vocab_size * self.config.hidden_size
     }
 
-    fn run(
-        &mut self,
-        chunks: &[SequenceChunk<'_>],
-        observe: Option<Observer<'_>>,
-    ) -> Result<Vec<Vec<f32>>, ForwardError> {
+    fn run(&mut self, chunks: &[SequenceChunk<'_>]) -> Result<Vec<Vec<f32>>, ForwardError> {
         let pages = self.kv.first().map_or(0, PagedCache::pages);
         let batch = Batch::new(chunks, &self.config, pages)?;
         if batch.rows == 0 {
             return Ok(Vec::new());
         }
-        let hidden = self.hidden_states(&batch, observe);
+        let hidden = self.hidden_states(&batch);
         Ok(self.logits(&batch, &hidden))
     }
 }
@@ -193,6 +180,6 @@ impl Backend for CpuBackend {
     }
 
     fn forward(&mut self, batch: &[SequenceChunk<'_>]) -> Result<Vec<Vec<f32>>, ForwardError> {
-        self.run(batch, None)
+        self.run(batch)
     }
 }

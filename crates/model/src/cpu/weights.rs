@@ -102,7 +102,7 @@ impl Weights {
 }
 
 impl Layer {
-    fn load(loader: &Loader<'_>, layer: usize) -> Result<Self, CheckpointError> {
+    pub(super) fn load(loader: &Loader<'_>, layer: usize) -> Result<Self, CheckpointError> {
         let config = loader.checkpoint.config();
         let norm = |module: &str, len| vector(loader, format!("model.layers.{layer}.{module}.weight"), len);
         let linears = LinearKind::ALL.into_iter().map(|kind| {
