@@ -5,6 +5,7 @@
 
 use faer::dyn_stack::{MemBuffer, MemStack};
 use faer::linalg::matmul::matmul;
+use faer::linalg::matmul::triangular::{self, BlockStructure};
 use faer::linalg::{cholesky, evd, triangular_inverse};
 use faer::{Accum, Mat, MatMut, MatRef, Par};
 
@@ -73,6 +74,20 @@ impl Matrix<f64> {
         Matrix::from_vec(self.rows, self.cols, self.data.iter().map(|&x| x as f32).collect())
     }
 
+    /// Copies the lower triangle to the upper.
+    pub fn mirror_lower(&mut self) {
+        for i in 1..self.rows {
+            for j in 0..i {
+                self.data[j * self.cols + i] = self.data[i * self.cols + j];
+            }
+        }
+    }
+
+    /// Sum of the diagonal.
+    pub fn trace(&self) -> f64 {
+        (0..self.rows).map(|i| self.row(i)[i]).sum()
+    }
+
     /// Mean of the diagonal; 0 for an empty matrix.
     pub fn mean_diagonal(&self) -> f64 {
         let n = self.rows.max(1) as f64;
@@ -87,6 +102,24 @@ where
 {
     let mut out = Matrix::zeros(a.nrows(), b.ncols());
     matmul(out.view_mut(), Accum::Replace, a, b, T::from_f64_impl(1.0), Par::Seq);
+    out
+}
+
+/// `a b` where that is symmetric: only half of it is computed.
+pub(crate) fn symmetric_product(a: MatRef<'_, f64>, b: MatRef<'_, f64>) -> Matrix<f64> {
+    let mut out = Matrix::zeros(a.nrows(), b.ncols());
+    triangular::matmul(
+        out.view_mut(),
+        BlockStructure::TriangularLower,
+        Accum::Replace,
+        a,
+        BlockStructure::Rectangular,
+        b,
+        BlockStructure::Rectangular,
+        1.0,
+        Par::Seq,
+    );
+    out.mirror_lower();
     out
 }
 

@@ -16,6 +16,7 @@ mod factor;
 #[cfg(test)]
 mod golden;
 mod gptq;
+mod gram;
 mod linalg;
 mod low_rank;
 pub(crate) mod matrix;
@@ -25,6 +26,7 @@ mod polish;
 mod prinmix;
 pub(crate) mod quantise;
 mod samples;
+mod subspace;
 mod text_files;
 mod write;
 
@@ -81,6 +83,7 @@ struct Finished {
     id: LinearId,
     packed: PackedLinear,
     error: RelError,
+    residual_energy: Option<f64>,
 }
 
 /// Compresses the difference between `finetuned` and `base` into the artifact directory `out`. On an error nothing is
@@ -295,6 +298,7 @@ fn compress_linears(
                     id: linear.id,
                     packed: approximation.packed,
                     error,
+                    residual_energy: linear.candidates.factors.residual_energy,
                 });
                 advance(Stage::Quantise);
             }
@@ -334,7 +338,8 @@ fn choose(prepared: &[Vec<Prepared>], budget: Budget) -> (Vec<Vec<Vec<usize>>>, 
             };
             let all: Vec<_> = prepared.iter().flatten().flat_map(items).collect();
             let sum = |bits: fn(&Prepared) -> u64| prepared.iter().flatten().map(bits).sum::<u64>();
-            let total = sum(|p| p.budget).saturating_sub(sum(|p| p.debt));
+            let taken = sum(|p| p.debt) + sum(|p| p.candidates.settled_bits());
+            let total = sum(|p| p.budget).saturating_sub(taken);
             let allocation = allocate::allocate(&all, total);
             let mut rest = allocation.choices.as_slice();
             let choices = prepared

@@ -53,7 +53,7 @@ pub(super) fn write(parts: Parts<'_>, target: Target, progress: Progress<'_>) ->
     let mut linears: Vec<LinearInfo> = parts
         .linears
         .iter()
-        .map(|l| LinearInfo::new(&l.id, &l.packed, l.error))
+        .map(|l| LinearInfo::new(&l.id, &l.packed, l.error, l.residual_energy))
         .collect();
     LinearInfo::set_bytes(&mut linears, &sizes);
     let config = base.config();
