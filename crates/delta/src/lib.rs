@@ -5,6 +5,7 @@
 
 pub mod artifact;
 pub mod compress;
+pub mod peft;
 mod restore;
 pub mod synth;
 mod tensor_file;

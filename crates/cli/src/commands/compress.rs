@@ -134,6 +134,7 @@ struct Tensor<'a> {
     bits_u: &'a std::collections::BTreeMap<String, usize>,
     bytes: u64,
     rel_output_error_heldout: Option<f64>,
+    residual_energy: Option<f64>,
 }
 
 impl<'a> From<&'a LinearInfo> for Tensor<'a> {
@@ -146,6 +147,7 @@ impl<'a> From<&'a LinearInfo> for Tensor<'a> {
             bits_u: &linear.bits_u,
             bytes: linear.bytes,
             rel_output_error_heldout: linear.rel_output_error.heldout,
+            residual_energy: linear.residual_energy,
         }
     }
 }

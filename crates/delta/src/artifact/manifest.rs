@@ -102,6 +102,10 @@ pub struct LinearInfo {
     pub bytes: u64,
     /// Relative output error of this linear.
     pub rel_output_error: RelError,
+    /// Share of the difference's energy outside the ranks from which the stored ones were chosen: of
+    /// `tr(ΔW C ΔWᵀ)` where the method's factors are optimal for the outputs (`best`), of `‖ΔW‖²` otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub residual_energy: Option<f64>,
 }
 
 /// How an embedding or head is stored.
@@ -381,7 +385,12 @@ impl Totals {
 
 impl LinearInfo {
     /// The entry of a linear that has not been written yet: its bytes are 0 until [`LinearInfo::set_bytes`].
-    pub(crate) fn new(id: &LinearId, packed: &PackedLinear, rel_output_error: RelError) -> Self {
+    pub(crate) fn new(
+        id: &LinearId,
+        packed: &PackedLinear,
+        rel_output_error: RelError,
+        residual_energy: Option<f64>,
+    ) -> Self {
         let ranks = packed.ranks();
         let dropped = packed.inputs.min(packed.outputs) - ranks;
         let by_width = |widths: &[(u8, usize)]| -> BTreeMap<String, usize> {
@@ -397,6 +406,7 @@ impl LinearInfo {
             bits_u: by_width(&widths.u),
             bytes: 0,
             rel_output_error,
+            residual_energy,
         }
     }
 

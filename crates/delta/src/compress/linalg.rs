@@ -5,6 +5,7 @@
 
 use faer::dyn_stack::{MemBuffer, MemStack};
 use faer::linalg::matmul::matmul;
+use faer::linalg::matmul::triangular::{self, BlockStructure};
 use faer::linalg::{cholesky, evd, triangular_inverse};
 use faer::{Accum, Mat, MatMut, MatRef, Par};
 
@@ -53,6 +54,21 @@ impl<T: Copy + Default> Matrix<T> {
         Self::from_vec(indices.len(), self.cols, data)
     }
 
+    /// Copies the lower triangle to the upper one, in squares that stay in the cache.
+    pub fn mirror_lower(&mut self) {
+        const SQUARE: usize = 64;
+        let n = self.rows;
+        for top in (0..n).step_by(SQUARE) {
+            for left in (0..=top).step_by(SQUARE) {
+                for row in top..(top + SQUARE).min(n) {
+                    for col in left..(left + SQUARE).min(row) {
+                        self.data[col * n + row] = self.data[row * n + col];
+                    }
+                }
+            }
+        }
+    }
+
     pub fn view(&self) -> MatRef<'_, T> {
         MatRef::from_row_major_slice(&self.data, self.rows, self.cols)
     }
@@ -73,6 +89,11 @@ impl Matrix<f64> {
         Matrix::from_vec(self.rows, self.cols, self.data.iter().map(|&x| x as f32).collect())
     }
 
+    /// Sum of the diagonal.
+    pub fn trace(&self) -> f64 {
+        (0..self.rows).map(|i| self.row(i)[i]).sum()
+    }
+
     /// Mean of the diagonal; 0 for an empty matrix.
     pub fn mean_diagonal(&self) -> f64 {
         let n = self.rows.max(1) as f64;
@@ -87,6 +108,24 @@ where
 {
     let mut out = Matrix::zeros(a.nrows(), b.ncols());
     matmul(out.view_mut(), Accum::Replace, a, b, T::from_f64_impl(1.0), Par::Seq);
+    out
+}
+
+/// `a b` where that is symmetric: only half of it is computed.
+pub(crate) fn symmetric_product(a: MatRef<'_, f64>, b: MatRef<'_, f64>) -> Matrix<f64> {
+    let mut out = Matrix::zeros(a.nrows(), b.ncols());
+    triangular::matmul(
+        out.view_mut(),
+        BlockStructure::TriangularLower,
+        Accum::Replace,
+        a,
+        BlockStructure::Rectangular,
+        b,
+        BlockStructure::Rectangular,
+        1.0,
+        Par::Seq,
+    );
+    out.mirror_lower();
     out
 }
 

@@ -81,8 +81,8 @@ impl Allocated {
 struct Survey {
     /// Bits for its ranks.
     budget: u64,
-    /// Bits that it takes without any, beyond its budget.
-    debt: u64,
+    /// Bits that it takes without any, beyond its budget, and those of ranks where nothing is left to choose.
+    taken: u64,
     /// What each rank may become.
     items: Vec<RankItem>,
 }
@@ -158,13 +158,18 @@ impl Job<'_> {
 
     fn survey(&self, id: LinearId, moments: &mut GroupMoments<'_>) -> Result<Survey, CompressError> {
         let (budget, debt) = self.own_budget(id);
+        let survey = |settled: u64, items| Survey {
+            budget,
+            taken: debt + settled,
+            items,
+        };
         let stored = self
             .work
-            .map(|work| work.load::<()>(Record::Survey, id))
+            .map(|work| work.load::<u64>(Record::Survey, id))
             .transpose()?
             .flatten();
-        if let Some(items) = stored.and_then(|((), bytes)| decode_items(&bytes)) {
-            return Ok(Survey { budget, debt, items });
+        if let Some((settled, items)) = stored.and_then(|(settled, bytes)| Some((settled, decode_items(&bytes)?))) {
+            return Ok(survey(settled, items));
         }
         let moments = moments.get()?;
         let delta = compare::difference(self.base, self.finetuned, id)?;
@@ -172,9 +177,9 @@ impl Job<'_> {
         let candidates = self.prepare(id, &delta, moments, budget)?;
         let items = candidates.items(&moments.inputs, scale);
         if let Some(work) = self.work {
-            work.store(Record::Survey, id, &(), &encode_items(&items))?;
+            work.store(Record::Survey, id, &candidates.settled_bits(), &encode_items(&items))?;
         }
-        Ok(Survey { budget, debt, items })
+        Ok(survey(candidates.settled_bits(), items))
     }
 
     /// Quantises by the `choices` of the common allocation, or by the linear's own.
@@ -210,6 +215,7 @@ impl Job<'_> {
         let approximation = candidates
             .quantise(&delta, &moments.inputs, &choices)
             .map_err(|e| numerics(id, e))?;
+        let residual_energy = candidates.factors.residual_energy;
         drop(candidates);
         let mut rest = delta;
         rest.data
@@ -226,7 +232,7 @@ impl Job<'_> {
                 .and_then(|(c, e)| relative(e, c)),
         };
         let about = About {
-            info: LinearInfo::new(&id, &approximation.packed, error),
+            info: LinearInfo::new(&id, &approximation.packed, error, residual_energy),
             allocation,
         };
         let bytes = approximation.packed.encode();
@@ -335,7 +341,7 @@ fn choose(surveys: &BTreeMap<LinearId, Survey>) -> (BTreeMap<LinearId, Vec<usize
         .flat_map(|survey| survey.items.iter().copied())
         .collect();
     let sum = |bits: fn(&Survey) -> u64| surveys.values().map(bits).sum::<u64>();
-    let total = sum(|s| s.budget).saturating_sub(sum(|s| s.debt));
+    let total = sum(|s| s.budget).saturating_sub(sum(|s| s.taken));
     let allocation = allocate::allocate(&all, total);
     let mut rest = allocation.choices.as_slice();
     let choices = surveys

@@ -82,8 +82,11 @@ pub(crate) fn prepare(
         Method::LowRank => (low_rank::ranks(inputs, outputs, budget), None),
     };
     let factors = factor(delta, &moments.c, method.norm(), method.order(), keep)?;
+    let in_halves = factors.s.len() as u64 * account::rank_bits(inputs, outputs, 16);
     let kind = match (method, fixed) {
         (Method::LowRank, _) => Kind::Halves,
+        // Few ranks and nothing else, as adapters leave: f16 keeps them and costs no more than is there.
+        _ if factors.exact && in_halves <= budget => Kind::Halves,
         (_, Some(mut widths)) => {
             widths.truncate(factors.s.len());
             Kind::Fixed(widths)
@@ -94,6 +97,17 @@ pub(crate) fn prepare(
 }
 
 impl Candidates {
+    /// Bits of the ranks where nothing is left to choose.
+    pub fn settled_bits(&self) -> u64 {
+        let (inputs, outputs) = (self.factors.v.cols, self.factors.u.cols);
+        let rank = |&bits: &u8| account::rank_bits(inputs, outputs, bits);
+        match &self.kind {
+            Kind::Open => 0,
+            Kind::Fixed(widths) => widths.iter().map(rank).sum(),
+            Kind::Halves => self.factors.s.len() as u64 * rank(&16),
+        }
+    }
+
     /// The ranks as items of the knapsack, errors divided by `scale`; none when widths are not open.
     pub fn items(&self, moments: &InputMoments, scale: f64) -> Vec<RankItem> {
         match (&self.kind, self.method) {

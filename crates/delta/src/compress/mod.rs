@@ -16,6 +16,7 @@ mod factor;
 #[cfg(test)]
 mod golden;
 mod gptq;
+mod gram;
 mod linalg;
 mod linears;
 mod low_rank;
@@ -30,6 +31,7 @@ mod prinmix;
 pub(crate) mod quantise;
 mod samples;
 mod shard;
+mod subspace;
 mod text_files;
 mod work;
 mod write;

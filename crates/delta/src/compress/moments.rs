@@ -168,23 +168,8 @@ where
     if digest != *hash.finalize() {
         return Err(damaged("does not have the SHA-256 that it ends with"));
     }
-    mirror(&mut c);
+    c.mirror_lower();
     Ok(c)
-}
-
-/// Copies the lower triangle to the upper one, in squares that stay in the cache.
-fn mirror<T: Copy + Default>(c: &mut Matrix<T>) {
-    const SQUARE: usize = 64;
-    let n = c.rows;
-    for top in (0..n).step_by(SQUARE) {
-        for left in (0..=top).step_by(SQUARE) {
-            for row in top..(top + SQUARE).min(n) {
-                for col in left..(left + SQUARE).min(row) {
-                    c.data[col * n + row] = c.data[row * n + col];
-                }
-            }
-        }
-    }
 }
 
 #[cfg(test)]

@@ -67,7 +67,7 @@ pub(super) fn write(base: &Checkpoint, name: &str, seed: u64, ratio: f64, out: &
         .map(|(spectrum, widths)| {
             let linear = pack(base, spectrum, widths, &mut streams(&spectrum.id).stream(1));
             (
-                LinearInfo::new(&spectrum.id, &linear, RelError::default()),
+                LinearInfo::new(&spectrum.id, &linear, RelError::default(), None),
                 linear.encode(),
             )
         })
