@@ -3,13 +3,15 @@
 //! ```text
 //! sql/
 //!   manifest.json          what it is, of which base, every tensor's ranks, bytes and errors, every file's digest
-//!   delta.safetensors      packed factors of the changed linears, exact vectors, embedding changes
+//!   delta.safetensors      packed factors or signs of the changed linears, exact vectors, embedding changes
 //!   tokenizer.json …       text files of the fine-tune that differ from the base's
 //! ```
 
 mod layout;
 mod manifest;
+mod packed;
 mod reader;
+mod signs;
 mod verify;
 mod writer;
 
@@ -21,9 +23,11 @@ pub use layout::{Coding, PackedBand, PackedLinear, Widths, header_entry_bytes, p
 pub(crate) use layout::{FIXED_BYTES, SCALE_BITS};
 pub(crate) use manifest::check_name;
 pub use manifest::{
-    BaseInfo, CalibrationInfo, EmbeddingInfo, FORMAT_VERSION, FileInfo, LinearInfo, Manifest, RelError, Totals,
+    BaseInfo, CalibrationInfo, EmbeddingInfo, FORMAT_VERSION, FileInfo, LinearInfo, Manifest, RelError, Storage, Totals,
 };
+pub use packed::{Packed, decode, packed_len};
 pub(crate) use reader::{EMBEDDING, EmbeddingNames, HEAD, vector_lengths};
+pub use signs::{PackedSigns, sign_bytes};
 pub use verify::Inspection;
 pub use writer::{ArtifactWriter, Target};
 

@@ -17,7 +17,7 @@ pub enum EmbeddingPolicy {
     Auto,
     /// Every changed row exactly.
     Exact,
-    /// Quantised factors at the budget's ratio.
+    /// Quantised factors at the budget's ratio, or signs with the method bitdelta.
     Factored,
     /// The base's rows, whatever the fine-tune did to them.
     Base,
@@ -43,7 +43,7 @@ pub(crate) enum Plan {
     /// Exact rows.
     Rows(Vec<u32>),
     Full,
-    /// The difference over the base's rows, factored, and exact added rows.
+    /// The difference over the base's rows, factored or its signs, and exact added rows.
     Factored(Matrix<f32>, Vec<u32>),
 }
 

@@ -29,6 +29,18 @@ pub(crate) struct Factors {
     pub energies: Vec<f64>,
 }
 
+impl Factors {
+    /// No ranks.
+    pub fn none(inputs: usize, outputs: usize) -> Self {
+        Self {
+            u: Matrix::zeros(0, outputs),
+            v: Matrix::zeros(0, inputs),
+            s: Vec::new(),
+            energies: Vec::new(),
+        }
+    }
+}
+
 /// How the factors are chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Norm {

@@ -6,7 +6,7 @@ use super::factor::{Factors, factor};
 use super::linalg::{LinalgError, Matrix};
 use super::options::Method;
 use super::quantise::{Approximation, InputMoments, quantise, store_f16};
-use super::{best, delta_come, low_rank, prinmix};
+use super::{best, bitdelta, delta_come, low_rank, prinmix};
 
 /// What a rank may become, the dropped rank included.
 pub(crate) const CHOICES: usize = 8;
@@ -47,6 +47,8 @@ pub(crate) enum Kind {
     Fixed(Vec<u8>),
     /// f16, no codes.
     Halves,
+    /// Signs: there are no factors.
+    Signs,
 }
 
 /// Bits for the ranks of a matrix with its own budget, and those by which what it takes besides is over the budget: one
@@ -72,6 +74,13 @@ pub(crate) fn prepare(
     energy: f64,
 ) -> Result<Candidates, LinalgError> {
     let (outputs, inputs) = (delta.rows, delta.cols);
+    if method == Method::Bitdelta {
+        return Ok(Candidates {
+            method,
+            factors: Factors::none(inputs, outputs),
+            kind: Kind::Signs,
+        });
+    }
     let full = outputs.min(inputs);
     let (keep, fixed) = match method {
         Method::Prinmix => (candidate_ranks(inputs, outputs, budget), None),
@@ -81,6 +90,7 @@ pub(crate) fn prepare(
             (widths.len(), Some(widths))
         }
         Method::LowRank => (low_rank::ranks(inputs, outputs, budget), None),
+        Method::Bitdelta => (0, None),
     };
     let factors = factor(delta, &moments.c, method.norm(), method.order(), keep)?;
     let kind = match (method, fixed) {
@@ -100,7 +110,7 @@ impl Candidates {
     pub fn allocate(&self, budget: u64) -> Option<Allocation> {
         match &self.kind {
             Kind::Open(items) => Some(allocate(items, budget)),
-            Kind::Fixed(_) | Kind::Halves => None,
+            Kind::Fixed(_) | Kind::Halves | Kind::Signs => None,
         }
     }
 
@@ -113,6 +123,7 @@ impl Candidates {
     ) -> Result<Approximation, LinalgError> {
         match (&self.kind, self.method) {
             (Kind::Halves, _) => Ok(store_f16(delta, &self.factors)),
+            (Kind::Signs, _) => Ok(bitdelta::quantise(delta, &moments.c)),
             (Kind::Fixed(widths), _) => {
                 let chosen: Vec<_> = widths.iter().copied().enumerate().collect();
                 quantise(delta, moments, &self.factors, &chosen, false)

@@ -7,6 +7,7 @@
 pub(crate) mod account;
 pub(crate) mod allocate;
 mod best;
+mod bitdelta;
 mod calibrate;
 mod compare;
 mod delta_come;
@@ -36,7 +37,7 @@ use deltamux_kernels::Threads;
 use deltamux_model::{Checkpoint, CpuBackend, LinearId, layout};
 use rayon::prelude::*;
 
-use crate::artifact::{CalibrationInfo, MANIFEST_FILE, Manifest, PackedLinear, RelError, Target};
+use crate::artifact::{CalibrationInfo, MANIFEST_FILE, Manifest, Packed, RelError, Target};
 use calibrate::{Calibration, InputId, calibrate};
 use linalg::{LinalgError, Matrix, quadratic};
 use matrix::{Candidates, Kind};
@@ -46,7 +47,7 @@ pub use compare::LARGEST_DIFFERENCE;
 pub use embeddings::EmbeddingPolicy;
 pub use error::CompressError;
 pub use measure::{Measured, measure};
-pub use options::{Budget, CompressOptions, Method};
+pub use options::{Budget, CompressOptions, DEFAULT_RATIO, Method};
 pub use samples::CalibrationSource;
 
 /// What the pipeline is doing.
@@ -79,7 +80,7 @@ pub struct Compressed {
 /// A compressed linear with its errors.
 struct Finished {
     id: LinearId,
-    packed: PackedLinear,
+    packed: Packed,
     error: RelError,
 }
 
@@ -133,6 +134,10 @@ fn run(
     progress(Stage::Read, 1, 3);
     let (changed, relative) = compare::changed_linears(&base, &finetuned)?;
     compare::check_difference(&base, &finetuned, relative, options.force)?;
+    if options.method == Method::Bitdelta {
+        let shape = |&id: &LinearId| (id, base.config().linear_shape(id.kind));
+        bitdelta::check_ratio(options.ratio, changed.iter().map(shape))?;
+    }
     let embedding = embeddings::plan(layout::EMBEDDING, &base, &finetuned, options.embeddings)?;
     let head = (!base.config().tie_word_embeddings)
         .then(|| embeddings::plan(layout::HEAD, &base, &finetuned, options.embeddings))
@@ -167,10 +172,10 @@ fn run(
 
     let (linears, allocation_gap) = compress_linears(&base, &finetuned, &changed, &calibration, options, progress)?;
     drop(calibration);
-    if !linears.is_empty() && linears.iter().all(|linear| linear.packed.s.is_empty()) {
+    if !linears.is_empty() && linears.iter().all(|linear| linear.packed.is_empty()) {
         return Err(CompressError::Option(format!(
             "ratio {} leaves no room for a single rank of any linear: raise --ratio",
-            options.ratio
+            options.ratio()
         )));
     }
     write::write(
@@ -244,7 +249,7 @@ fn compress_linears(
             for &id in &group.linears {
                 let delta = compare::difference(base, finetuned, id)?;
                 let energy = quadratic(&delta, &c);
-                let (budget, debt) = matrix::own_budget(&id.to_string(), delta.cols, delta.rows, options.ratio);
+                let (budget, debt) = matrix::own_budget(&id.to_string(), delta.cols, delta.rows, options.ratio());
                 // Inputs that are zero on all calibration texts: any approximation will do, and any scale.
                 let scale = if energy > 0.0 { energy } else { 1.0 };
                 let candidates =
@@ -330,7 +335,7 @@ fn choose(prepared: &[Vec<Prepared>], budget: Budget) -> (Vec<Vec<Vec<usize>>>, 
         Budget::Model => {
             let items = |p: &Prepared| match &p.candidates.kind {
                 Kind::Open(items) => items.clone(),
-                Kind::Fixed(_) | Kind::Halves => Vec::new(),
+                Kind::Fixed(_) | Kind::Halves | Kind::Signs => Vec::new(),
             };
             let all: Vec<_> = prepared.iter().flatten().flat_map(items).collect();
             let sum = |bits: fn(&Prepared) -> u64| prepared.iter().flatten().map(bits).sum::<u64>();

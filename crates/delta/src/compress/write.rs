@@ -7,7 +7,7 @@ use super::error::CompressError;
 use super::linalg::{Matrix, dot};
 use super::options::{CompressOptions, Method};
 use super::quantise::{Approximation, InputMoments};
-use super::{Compressed, Finished, Progress, Stage, matrix, text_files};
+use super::{Compressed, Finished, Progress, Stage, bitdelta, matrix, text_files};
 use crate::artifact::{
     ArtifactWriter, BaseInfo, CalibrationInfo, EMBEDDING, EmbeddingInfo, EmbeddingNames, FORMAT_VERSION, HEAD,
     LinearInfo, Manifest, RelError, Target, Totals,
@@ -33,7 +33,7 @@ pub(super) fn write(parts: Parts<'_>, target: Target, progress: Progress<'_>) ->
     let mut writer = ArtifactWriter::new();
     for linear in &parts.linears {
         // A linear whose share of the budget holds no rank stores nothing.
-        if linear.packed.ranks() > 0 {
+        if !linear.packed.is_empty() {
             writer.packed(&linear.id.to_string(), &linear.packed);
         }
     }
@@ -57,11 +57,14 @@ pub(super) fn write(parts: Parts<'_>, target: Target, progress: Progress<'_>) ->
         .collect();
     LinearInfo::set_bytes(&mut linears, &sizes);
     let config = base.config();
+    let totals = Totals::of(&linears, &files);
+    // Signs take what they take: that is what was asked for by their name.
+    let own = parts.options.ratio.is_none() && parts.options.method == Method::Bitdelta;
     let manifest = Manifest {
         format_version: FORMAT_VERSION,
         name: parts.name.to_string(),
         method: parts.options.method.name().to_string(),
-        ratio: parts.options.ratio,
+        ratio: totals.linear_ratio.filter(|_| own).unwrap_or(parts.options.ratio()),
         budget: parts.options.budget.name().to_string(),
         base: BaseInfo::of(base),
         vocab_size: (finetuned.config().vocab_size != config.vocab_size).then_some(finetuned.config().vocab_size),
@@ -70,7 +73,7 @@ pub(super) fn write(parts: Parts<'_>, target: Target, progress: Progress<'_>) ->
             calibration: mean(linears.iter().map(|l| l.rel_output_error.calibration)),
             heldout: mean(linears.iter().map(|l| l.rel_output_error.heldout)),
         },
-        totals: Totals::of(&linears, &files),
+        totals,
         linears,
         embedding,
         head,
@@ -105,7 +108,7 @@ fn store(
     let (Plan::Factored(difference, _), EmbeddingInfo::Factored { rows, bytes, .. }) = (plan, &exact) else {
         return Ok(exact);
     };
-    let approximation = factor_alone(difference, names.factors, options.method, options.ratio)?;
+    let approximation = factor_alone(difference, names.factors, options.method, options.ratio())?;
     let packed = approximation.packed;
     let mut rest = difference.clone();
     rest.data
@@ -113,14 +116,19 @@ fn store(
         .zip(&approximation.dense.data)
         .for_each(|(d, a)| *d -= a);
     let before = writer.bytes();
-    if packed.ranks() > 0 {
+    if !packed.is_empty() {
         writer.packed(names.factors, &packed);
     }
-    Ok(EmbeddingInfo::Factored {
-        ranks: packed.ranks(),
-        rows: *rows,
-        bytes: bytes + (writer.bytes() - before),
-        rel_error: Some(dot(&rest.data, &rest.data) / dot(&difference.data, &difference.data)),
+    let (rows, bytes) = (*rows, bytes + (writer.bytes() - before));
+    let rel_error = Some(dot(&rest.data, &rest.data) / dot(&difference.data, &difference.data));
+    Ok(match packed.ranks() {
+        Some(ranks) => EmbeddingInfo::Factored {
+            ranks,
+            rows,
+            bytes,
+            rel_error,
+        },
+        None => EmbeddingInfo::Signs { rows, bytes, rel_error },
     })
 }
 
@@ -135,6 +143,9 @@ fn factor_alone(
         tensor: name.to_string(),
         what: e.to_string(),
     };
+    if method == Method::Bitdelta {
+        return Ok(bitdelta::quantise_rows(difference));
+    }
     let inputs = difference.cols;
     let mut identity = Matrix::zeros(inputs, inputs);
     for i in 0..inputs {

@@ -77,7 +77,11 @@ pub(super) fn word(codes: &[u8], inputs: usize, output: usize, group: usize) -> 
 pub(super) fn is_negative(word: u32, i: usize) -> bool {
     let code = word >> (i / CODE * CODE);
     let first = code >> 3 & 1;
-    let differs = if i % CODE == 0 { 0 } else { code >> (i % CODE - 1) & 1 };
+    let differs = if i.is_multiple_of(CODE) {
+        0
+    } else {
+        code >> (i % CODE - 1) & 1
+    };
     first ^ differs == 1
 }
 

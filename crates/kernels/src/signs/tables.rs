@@ -53,10 +53,10 @@ pub(super) fn fill(x: &[f32], stride: usize, tables: &mut [Table]) {
 for_each_isa! {
     fn fill_group(x: &[f32; GROUP], stride: usize, tables: &mut [Table]) {
         for (x, table) in x.as_chunks::<CODE>().0.iter().zip(tables.iter_mut().step_by(stride)) {
-            for code in 0..CODES {
+            for (code, found) in table.0.iter_mut().enumerate() {
                 let flip = |value: f32, by: usize| f32::from_bits(value.to_bits() ^ FLIPS[by][code]);
                 let sum = (x[0] + flip(x[1], 0)) + (flip(x[2], 1) + flip(x[3], 2));
-                table.0[code] = flip(sum, 3);
+                *found = flip(sum, 3);
             }
         }
     }
