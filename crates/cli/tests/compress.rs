@@ -140,10 +140,84 @@ fn refusals_are_one_line_with_exit_code_2_and_leave_nothing() {
         assert_eq!(output.status.code(), Some(2));
         assert!(String::from_utf8_lossy(&output.stderr).contains("is not a ratio"));
     }
-    let output = compress(&[&"--base", &base, &"--finetuned", &sql, &"--method", &"bitdelta"]);
+    let output = compress(&[&"--base", &base, &"--finetuned", &sql, &"--method", &"bit-delta"]);
     assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("unknown method `bit-delta`"));
+    let signs: [&dyn AsRef<std::ffi::OsStr>; 8] = [
+        &"--base",
+        &base,
+        &"--finetuned",
+        &sql,
+        &"--method",
+        &"bitdelta",
+        &"--ratio",
+        &"1/32",
+    ];
+    let line = refusal(&compress(&signs));
+    assert!(line.contains("0.03125") && line.contains("at least 0.06"), "{line}");
     assert!(refusal(&deltamux(&[&"inspect", &base])).contains("not an artifact"));
     assert!(refusal(&deltamux(&[&"inspect", &out])).contains("manifest.json"));
+}
+
+/// `--method bitdelta` end to end: what it takes is what was asked for, and the base with it answers as the restored
+/// checkpoint does.
+#[test]
+fn signs_are_compressed_inspected_restored_and_answer() {
+    let dir = tempfile::tempdir().unwrap();
+    let (out, full) = (dir.path().join("sql"), dir.path().join("full"));
+    let calibration = tiny("data").join("sql.calibration.jsonl");
+    let made = json(&deltamux(&[
+        &"compress",
+        &"--base",
+        &tiny("base"),
+        &"--finetuned",
+        &tiny("sql"),
+        &"--out",
+        &out,
+        &"--method",
+        &"bitdelta",
+        &"--calibration",
+        &calibration,
+        &"--json",
+    ]));
+    assert_eq!(made["method"], "bitdelta");
+    assert_eq!(made["ratio_requested"], made["linear_ratio"]);
+    let tensor = &made["tensors"][0];
+    assert_eq!((&tensor["storage"], &tensor["ranks"]), (&"signs".into(), &0.into()));
+    let seen = json(&deltamux(&[&"inspect", &out, &"--json"]));
+    assert_eq!(seen["tensors"], made["tensors"]);
+    let table = deltamux(&[&"inspect", &out]);
+    assert!(String::from_utf8(table.stdout).unwrap().contains("signs"));
+
+    json(&deltamux(&[
+        &"restore",
+        &"--base",
+        &tiny("base"),
+        &"--variant",
+        &out,
+        &"--out",
+        &full,
+        &"--json",
+    ]));
+    let prompt = "Number of products where the brand equals Zento";
+    let generate = |model: &std::path::Path, variant: Option<&std::path::Path>| {
+        let mut args: Vec<&dyn AsRef<std::ffi::OsStr>> = vec![
+            &"generate",
+            &"--base",
+            &model,
+            &"--prompt",
+            &prompt,
+            &"--max-tokens",
+            &"12",
+            &"--json",
+        ];
+        if let Some(variant) = &variant {
+            args.extend([&"--variant" as &dyn AsRef<std::ffi::OsStr>, variant]);
+        }
+        json(&deltamux(&args))
+    };
+    let with_signs = generate(&tiny("base"), Some(&out));
+    assert_eq!(with_signs["token_ids"], generate(&full, None)["token_ids"]);
 }
 
 #[test]

@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use deltamux_kernels::LowRankDelta;
-use deltamux_model::{Checkpoint, DType, EmbeddingDelta, LinearId, VariantWeights, layout};
+use deltamux_model::{Checkpoint, DType, EmbeddingDelta, LinearId, MatrixDelta, VariantWeights, layout};
 use half::{bf16, f16};
 
 use crate::artifact::{Artifact, ArtifactError, TEXT_FILES, Target};
@@ -115,7 +114,7 @@ fn tensor(base: &Checkpoint, variant: &VariantWeights, name: &str, shape: &[usiz
     }
 }
 
-fn add(values: &mut [f32], delta: &LowRankDelta) {
+fn add(values: &mut [f32], delta: &MatrixDelta) {
     values.iter_mut().zip(delta.to_dense()).for_each(|(w, d)| *w += d);
 }
 
@@ -124,8 +123,8 @@ fn embedding(base: &[f32], delta: &EmbeddingDelta, vocab: usize, hidden: usize) 
     let rows = match delta {
         EmbeddingDelta::Unchanged => None,
         EmbeddingDelta::Rows(rows) => Some(rows),
-        EmbeddingDelta::Factored(factors, rows) => {
-            add(&mut values, factors);
+        EmbeddingDelta::Added(delta, rows) => {
+            add(&mut values, delta);
             Some(rows)
         }
         EmbeddingDelta::Full(matrix) => {

@@ -88,7 +88,7 @@ fn finished_work_is_used_and_that_of_other_inputs_refused() {
     crash(&out, &options, Stage::Quantise, 9);
     let refused = |options: &CompressOptions| run(&tiny("base"), &tiny("sql"), &out, options).unwrap_err().to_string();
     let error = refused(&CompressOptions {
-        ratio: 0.5,
+        ratio: Some(0.5),
         method: Method::Prinmix,
         ..options.clone()
     });
@@ -118,7 +118,7 @@ fn a_refused_run_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("sql");
     let options = CompressOptions {
-        ratio: 1e-6,
+        ratio: Some(1e-6),
         ..options("sql", 8, dir.path())
     };
     let error = run(&tiny("base"), &tiny("sql"), &out, &options).unwrap_err();
@@ -222,7 +222,7 @@ fn shards_that_do_not_make_one_artifact_are_refused() {
     let options = options("sql", 8, dir.path());
     let made = shards(dir.path(), 2, &options, "sql");
     let other = CompressOptions {
-        ratio: 0.125,
+        ratio: Some(0.125),
         ..options
     };
     let others = shards(&dir.path().join("other"), 2, &other, "sql");

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use common::{artifact, copy_dir, rewrite, tiny};
-use deltamux_delta::artifact::Manifest;
+use deltamux_delta::artifact::{Manifest, Storage};
 use deltamux_delta::{Artifact, ArtifactError};
 use deltamux_model::Checkpoint;
 
@@ -234,6 +234,95 @@ fn packed_factors_of_an_unknown_coding_or_of_unequal_ranks_are_refused() {
     // The count of ranks of two bits of U.
     let error = change(19);
     assert!(error.contains("ranks of V, but"), "{error}");
+}
+
+/// One good artifact of signs for all tests.
+fn good_signs() -> &'static Path {
+    static GOOD: OnceLock<(tempfile::TempDir, std::path::PathBuf)> = OnceLock::new();
+    let (_, path) = GOOD.get_or_init(|| {
+        let dir = tempfile::tempdir().unwrap();
+        let path = common::signs("route", dir.path());
+        (dir, path)
+    });
+    path
+}
+
+/// The error of signs that were changed; `inspect` must refuse them, too.
+fn refused_signs(change: impl FnOnce(&mut Vec<u8>, &mut Manifest)) -> String {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("changed");
+    rewrite(good_signs(), &path, |tensors, manifest| {
+        let name = &manifest.linears[0].name;
+        let tensor = tensors.iter_mut().find(|t| t.name == *name).unwrap();
+        change(&mut tensor.bytes, manifest);
+        tensor.shape[0] = tensor.bytes.len();
+    });
+    let error = refused(&path);
+    assert_eq!(Artifact::open(&path).unwrap().inspect().unwrap_err().to_string(), error);
+    error
+}
+
+#[test]
+fn the_signs_that_the_tests_damage_are_good() {
+    load(good_signs()).unwrap();
+    Artifact::open(good_signs()).unwrap().inspect().unwrap();
+}
+
+#[test]
+fn signs_of_another_length_or_another_kind_of_scales_are_refused() {
+    let error = refused_signs(|bytes, _| {
+        bytes.pop();
+    });
+    assert!(
+        error.contains("self_attn.q_proj`: 8197 bytes") && error.contains("take 8198"),
+        "{error}"
+    );
+    // A scale for each output would take more bytes.
+    let error = refused_signs(|bytes, _| bytes[1] = 1);
+    assert!(error.contains("256 scales take 9218"), "{error}");
+    let error = refused_signs(|bytes, _| bytes[1] = 7);
+    assert!(error.contains("scales of kind 7"), "{error}");
+    let error = refused_signs(|bytes, _| bytes.truncate(1));
+    assert!(error.contains("at least 6"), "{error}");
+}
+
+#[test]
+fn signs_with_a_scale_that_is_not_finite_are_refused() {
+    for scale in [f32::NAN, f32::INFINITY] {
+        let error = refused_signs(|bytes, _| bytes[2..6].copy_from_slice(&scale.to_le_bytes()));
+        assert!(error.contains("q_proj`: a scale is not finite"), "{error}");
+    }
+}
+
+#[test]
+fn signs_where_the_manifest_says_factors_are_refused_and_the_other_way_round() {
+    let error = refused_signs(|bytes, _| bytes[0] = 1);
+    assert!(error.contains("coding 1; expected 2 (signs)"), "{error}");
+    // A build without signs reads such a manifest: the tensor is there, but no rank is listed.
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("changed");
+    rewrite(good_signs(), &path, |_, manifest| {
+        manifest.linears[0].storage = Storage::Factors
+    });
+    assert!(refused(&path).contains("does not list"));
+    let path = dir.path().join("ranks");
+    rewrite(good_signs(), &path, |_, manifest| {
+        let linear = &mut manifest.linears[0];
+        (linear.storage, linear.ranks) = (Storage::Factors, 1);
+        linear.bits.insert("2".to_string(), 1);
+        linear.bits_u.insert("2".to_string(), 1);
+    });
+    assert!(refused(&path).contains("coding 2; expected 0"));
+    let path = dir.path().join("both");
+    rewrite(good_signs(), &path, |_, manifest| manifest.linears[0].ranks = 1);
+    assert!(refused(&path).contains("both signs and ranks"));
+    let (_dir, path) = rewritten(|_, manifest| {
+        let linear = &mut manifest.linears[0];
+        (linear.storage, linear.ranks) = (Storage::Signs, 0);
+        linear.bits.clear();
+        linear.bits_u.clear();
+    });
+    assert!(refused(&path).contains("expected 2 (signs)"));
 }
 
 #[test]

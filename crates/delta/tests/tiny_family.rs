@@ -5,9 +5,9 @@ mod common;
 use std::path::Path;
 
 use common::{artifact, options, run, tensors, tiny};
-use deltamux_delta::artifact::EmbeddingInfo;
+use deltamux_delta::artifact::{EmbeddingInfo, Storage};
 use deltamux_delta::{Artifact, Budget, CompressOptions, EmbeddingPolicy, Method, restore};
-use deltamux_model::{Checkpoint, EmbeddingDelta, LinearId};
+use deltamux_model::{Checkpoint, EmbeddingDelta, LinearId, MatrixDelta};
 
 #[test]
 fn every_method_keeps_the_budget_and_reports_what_the_file_holds() {
@@ -24,7 +24,7 @@ fn every_method_keeps_the_budget_and_reports_what_the_file_holds() {
             let options = CompressOptions {
                 method,
                 budget,
-                ratio,
+                ratio: Some(ratio),
                 ..options("sql", 12, dir.path())
             };
             let made = run(&tiny("base"), &tiny("sql"), &out, &options).unwrap();
@@ -48,6 +48,99 @@ fn every_method_keeps_the_budget_and_reports_what_the_file_holds() {
                 }
             }
             assert!(achieved > 0.75 * ratio, "{} leaves too much: {achieved}", out.display());
+        }
+    }
+}
+
+/// Signs take a sixteenth and some bytes: reported as what was asked for, and the least that may be asked for.
+#[test]
+fn bitdelta_takes_one_bit_a_weight_and_names_the_least_ratio() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = |ratio| CompressOptions {
+        method: Method::Bitdelta,
+        ratio,
+        ..options("sql", 12, dir.path())
+    };
+    let out = dir.path().join("signs");
+    let made = run(&tiny("base"), &tiny("sql"), &out, &options(None)).unwrap();
+    let found = Artifact::open(&out).unwrap().inspect().unwrap();
+    assert_eq!(found.totals.linear_bytes, made.manifest.totals.linear_bytes);
+    assert_eq!(found.total_bytes, made.total_bytes);
+    let achieved = found.totals.linear_ratio.unwrap();
+    assert!((1.0 / 16.0..1.02 / 16.0).contains(&achieved), "{achieved}");
+    assert_eq!(made.manifest.ratio, achieved);
+    assert!(
+        made.manifest
+            .linears
+            .iter()
+            .all(|l| l.storage == Storage::Signs && l.ranks == 0)
+    );
+    assert_eq!(made.manifest.allocation_gap, None);
+    // What is resident is the file and next to nothing.
+    let file = fs_err::metadata(out.join("delta.safetensors")).unwrap().len();
+    assert_eq!(Artifact::open(&out).unwrap().resident_bytes(), file);
+
+    let error = refused(
+        &tiny("base"),
+        &tiny("sql"),
+        &dir.path().join("x/less"),
+        &options(Some(1.0 / 16.0)),
+    );
+    let least: f64 = error
+        .split("at least ")
+        .nth(1)
+        .unwrap()
+        .split(',')
+        .next()
+        .unwrap()
+        .parse()
+        .unwrap();
+    assert!(least >= achieved && least < 1.01 * achieved, "{least} {achieved}");
+    let out = dir.path().join("enough");
+    let made = run(&tiny("base"), &tiny("sql"), &out, &options(Some(least))).unwrap();
+    assert_eq!(
+        (made.manifest.ratio, made.manifest.totals.linear_ratio),
+        (least, Some(achieved))
+    );
+}
+
+/// An embedding becomes signs with a scale for each row; restored, the whole is base plus difference.
+#[test]
+fn bitdelta_keeps_an_embedding_as_signs_of_its_rows() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("json");
+    let options = CompressOptions {
+        method: Method::Bitdelta,
+        embeddings: EmbeddingPolicy::Factored,
+        ..options("json", 8, dir.path())
+    };
+    let made = run(&tiny("base"), &tiny("json"), &out, &options).unwrap();
+    assert!(
+        matches!(made.manifest.embedding, EmbeddingInfo::Signs { rows: 0, rel_error: Some(e), .. } if e < 0.7),
+        "{:?}",
+        made.manifest.embedding
+    );
+    let base = Checkpoint::open(&tiny("base")).unwrap();
+    let artifact = Artifact::open(&out).unwrap();
+    let variant = artifact.load(base.config(), &base.digest()).unwrap();
+    let EmbeddingDelta::Added(delta @ MatrixDelta::Signs(signs), _) = &variant.embedding else {
+        panic!("signs")
+    };
+    assert_eq!(signs.scales.len(), base.config().vocab_size);
+    let file = fs_err::metadata(out.join("delta.safetensors")).unwrap().len();
+    assert_eq!(artifact.resident_bytes(), file + 4 * base.config().vocab_size as u64);
+
+    let full = dir.path().join("full");
+    restore(&tiny("base"), &out, &full, false, &|_, _| {}).unwrap();
+    let full = Checkpoint::open(&full).unwrap();
+    let linears = variant.linears.iter().map(|(id, delta)| (id.weight(), delta));
+    for (name, delta) in linears.chain([("model.embed_tokens.weight".to_string(), delta)]) {
+        let (w, r) = (
+            base.tensor(&name).unwrap().to_f32(),
+            full.tensor(&name).unwrap().to_f32(),
+        );
+        for ((w, d), r) in w.iter().zip(delta.to_dense()).zip(r) {
+            assert_eq!(half::bf16::from_f32(w + d).to_f32(), r, "{name}");
         }
     }
 }
@@ -153,7 +246,7 @@ fn a_trained_embedding_is_stored_by_the_policy() {
         matches!(info, EmbeddingInfo::Factored { rel_error: Some(e), .. } if e < 0.5),
         "{info:?}"
     );
-    assert!(matches!(loaded, EmbeddingDelta::Factored(..)));
+    assert!(matches!(loaded, EmbeddingDelta::Added(MatrixDelta::LowRank(_), _)));
     let (info, loaded) = make(EmbeddingPolicy::Base);
     assert_eq!(info, EmbeddingInfo::Base);
     assert!(matches!(loaded, EmbeddingDelta::Unchanged));
@@ -464,7 +557,7 @@ fn ratios_and_names_out_of_range_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     for ratio in [0.0, -0.5, 1.5, f64::NAN] {
         let options = CompressOptions {
-            ratio,
+            ratio: Some(ratio),
             ..CompressOptions::new()
         };
         assert!(refused(&tiny("base"), &tiny("sql"), &dir.path().join("x"), &options).contains("ratio"));
@@ -474,10 +567,9 @@ fn ratios_and_names_out_of_range_are_refused() {
         ..CompressOptions::new()
     };
     assert!(refused(&tiny("base"), &tiny("sql"), &dir.path().join("x"), &options).contains("a/b"));
+    let unknown = Method::from_name("bit-delta").unwrap_err().to_string();
     assert!(
-        Method::from_name("bitdelta")
-            .unwrap_err()
-            .to_string()
-            .contains("not implemented yet")
+        unknown.contains("bit-delta") && unknown.contains("bitdelta"),
+        "{unknown}"
     );
 }

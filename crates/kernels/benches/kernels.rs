@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use deltamux_kernels::attention::{Columns, PagedCache, QueryRow, attend};
 use deltamux_kernels::lowrank::{Band, Term, add_terms};
-use deltamux_kernels::{Bits, LowRankDelta, PackedMatrix, QuantisedMatrix, QuantisedRows, Threads, lowbit};
+use deltamux_kernels::{
+    Bits, LowRankDelta, PackedMatrix, QuantisedMatrix, QuantisedRows, SignDelta, Threads, lowbit, signs,
+};
 use half::bf16;
 
 /// `(name, inputs, outputs)` of linears of SmolLM2-135M and Qwen2.5-0.5B.
@@ -142,6 +144,51 @@ fn low_rank(c: &mut Criterion) {
     group.finish();
 }
 
+/// Signs of one variant after another, one row each, from memory; then many rows of one variant, and one row each of 32
+/// variants in one step.
+fn sign_deltas(c: &mut Criterion) {
+    let threads = Threads::new(0);
+    let mut group = c.benchmark_group("signs");
+    for (name, inputs, outputs) in SHAPES {
+        let one = || SignDelta {
+            inputs,
+            outputs,
+            scales: vec![0.01],
+            codes: signs::pack(inputs, outputs, |output, input| (output ^ input).count_ones() % 2 == 1).into(),
+        };
+        let bytes = one().bytes() as u64;
+        let deltas: Vec<_> = (0..STREAMED.div_ceil(bytes)).map(|_| one()).collect();
+        let (x, mut y) = (vec![0.5; 32 * inputs], vec![0.0; 32 * outputs]);
+        let mut turn = deltas.iter().cycle();
+        group.throughput(Throughput::Bytes(bytes));
+        group.bench_function(BenchmarkId::new(name, "1 row, from memory"), |b| {
+            let (x, y) = (&x[..inputs], &mut y[..outputs]);
+            b.iter(|| turn.next().expect("some").add_to(x, 1, y, &threads))
+        });
+        let steps = deltas.chunks_exact(32).map(|deltas| {
+            let term = |(m, delta)| signs::Term {
+                delta,
+                rows: m..m + 1,
+                column: 0,
+            };
+            deltas.iter().enumerate().map(term).collect::<Vec<_>>()
+        });
+        let mut steps = steps.collect::<Vec<_>>().into_iter().cycle();
+        group.throughput(Throughput::Bytes(32 * bytes));
+        group.bench_function(BenchmarkId::new(name, "32 rows of 32 variants, from memory"), |b| {
+            b.iter(|| signs::add_terms(&x, 32, &steps.next().expect("some"), &mut y, outputs, &threads))
+        });
+        for rows in [8, 128] {
+            let (x, mut y) = (vec![0.5; rows * inputs], vec![0.0; rows * outputs]);
+            group.throughput(Throughput::Elements((rows * inputs * outputs) as u64));
+            group.bench_function(BenchmarkId::new(name, format!("{rows} rows")), |b| {
+                b.iter(|| deltas[0].add_to(&x, rows, &mut y, &threads))
+            });
+        }
+    }
+    group.finish();
+}
+
 /// `(name, query heads, key/value heads, head_dim)` of SmolLM2-135M and Qwen2.5-0.5B.
 const HEADS: [(&str, usize, usize, usize); 2] = [("135m", 9, 3, 64), ("0.5b", 14, 2, 64)];
 
@@ -203,5 +250,5 @@ fn fork_join(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, fork_join, matmul, quantised, low_rank, attention);
+criterion_group!(benches, fork_join, matmul, quantised, low_rank, sign_deltas, attention);
 criterion_main!(benches);

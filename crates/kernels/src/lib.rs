@@ -16,8 +16,10 @@ pub mod lowbit;
 pub mod lowrank;
 pub mod ops;
 pub mod packed;
+mod placement;
 pub mod quantised;
 mod scratch;
+pub mod signs;
 pub mod threads;
 mod vector;
 
@@ -25,4 +27,5 @@ pub use bytes::{ALIGNMENT, AlignedBytes, Bytes};
 pub use lowrank::LowRankDelta;
 pub use packed::{PackedMatrix, Product, multiply};
 pub use quantised::{Bits, QuantisedMatrix, QuantisedRows};
+pub use signs::SignDelta;
 pub use threads::Threads;

@@ -31,5 +31,5 @@ pub use linear::{LinearId, LinearKind};
 pub use precision::Precision;
 pub use tensor::{DType, TensorView};
 pub use tokenizer::{DecodeStream, Tokenizer, TokenizerError};
-pub use variant::{EmbeddingDelta, VariantWeights};
+pub use variant::{EmbeddingDelta, MatrixDelta, VariantWeights};
 pub use weights_file::{WeightsFile, WeightsFileError};

@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use deltamux_kernels::lowrank::Band;
-use deltamux_kernels::{LowRankDelta, Threads, lowbit};
+use deltamux_kernels::{LowRankDelta, SignDelta, Threads, lowbit, signs};
 use deltamux_model::{
-    Backend, Checkpoint, CpuBackend, EmbeddingDelta, LoadOptions, LogitRows, ModelConfig, Precision, SequenceChunk,
-    VariantWeights,
+    Backend, Checkpoint, CpuBackend, EmbeddingDelta, LinearId, LoadOptions, LogitRows, MatrixDelta, ModelConfig,
+    Precision, SequenceChunk, VariantWeights,
 };
 use proptest::prelude::*;
 
@@ -74,16 +74,14 @@ fn variant(config: &ModelConfig, salt: u32) -> Arc<VariantWeights> {
             v.push(band(inputs));
             u.push(band(outputs));
         }
-        variant.linears.insert(
-            id,
-            LowRankDelta {
-                inputs,
-                outputs,
-                s: vec![20.0; 8],
-                v,
-                u,
-            },
-        );
+        let factors = LowRankDelta {
+            inputs,
+            outputs,
+            s: vec![20.0; 8],
+            v,
+            u,
+        };
+        variant.linears.insert(id, MatrixDelta::LowRank(factors));
     }
     variant
         .vectors
@@ -97,6 +95,45 @@ fn variant(config: &ModelConfig, salt: u32) -> Arc<VariantWeights> {
     Arc::new(variant)
 }
 
+/// Pseudo-random signs with one scale, or one for each output.
+fn sign_delta(inputs: usize, outputs: usize, scales: usize, salt: u32) -> MatrixDelta {
+    let mut state = salt;
+    let mut next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        state >> 31 == 1
+    };
+    let negative: Vec<bool> = (0..inputs * outputs).map(|_| next()).collect();
+    MatrixDelta::Signs(SignDelta {
+        inputs,
+        outputs,
+        scales: (0..scales).map(|i| 0.002 + (i % 5) as f32 / 10_000.0).collect(),
+        codes: signs::pack(inputs, outputs, |output, input| negative[output * inputs + input]).into(),
+    })
+}
+
+/// A variant of signs, embedding included; with `mixed`, every third linear keeps low-rank factors.
+fn of_signs(config: &ModelConfig, salt: u32, mixed: bool) -> Arc<VariantWeights> {
+    let factors = variant(config, salt);
+    let mut made = VariantWeights {
+        generation: format!("signs {salt}"),
+        vectors: factors.vectors.clone(),
+        ..VariantWeights::default()
+    };
+    for (i, id) in config.linears().enumerate() {
+        let (outputs, inputs) = config.linear_shape(id.kind);
+        let delta = if mixed && i % 3 == 0 {
+            factors.linears[&id].clone()
+        } else {
+            sign_delta(inputs, outputs, 1, salt + i as u32)
+        };
+        made.linears.insert(id, delta);
+    }
+    let rows = sign_delta(config.hidden_size, config.vocab_size, config.vocab_size, salt);
+    let exact = (0..config.hidden_size).map(|i| (i % 5) as f32 / 40.0).collect();
+    made.embedding = EmbeddingDelta::Added(rows, [(7, exact)].into());
+    Arc::new(made)
+}
+
 /// One sequence: its tokens and its model.
 struct Sequence {
     tokens: Vec<u32>,
@@ -108,11 +145,12 @@ fn sequences(config: &ModelConfig) -> Vec<Sequence> {
     let variants = [
         None,
         Some(variant(config, 1)),
-        Some(variant(config, 2)),
+        Some(of_signs(config, 2, false)),
         None,
         Some(variant(config, 1)),
+        Some(of_signs(config, 3, true)),
     ];
-    let lengths = [33, 20, 47, 5, 16];
+    let lengths = [33, 20, 47, 5, 16, 30];
     let mut next_page = 0;
     let make = |(i, (variant, length)): (usize, (Option<Arc<VariantWeights>>, usize))| {
         let tokens = (0..length)
@@ -185,7 +223,7 @@ proptest! {
     /// Steps of any composition: in each, any of the sequences advance by any number of tokens, in any order.
     #[test]
     fn logits_do_not_depend_on_how_steps_are_composed(
-        steps in proptest::collection::vec(proptest::collection::vec((0usize..5, 1usize..20), 1..5), 1..20),
+        steps in proptest::collection::vec(proptest::collection::vec((0usize..6, 1usize..20), 1..6), 1..20),
         threads in 1usize..4,
         precision in 0usize..4,
     ) {
@@ -195,7 +233,7 @@ proptest! {
         let mut logits = vec![Vec::new(); sequences.len()];
         for mut step in steps {
             // One chunk a sequence in each step.
-            let mut seen = [false; 5];
+            let mut seen = [false; 6];
             step.retain(|(i, _)| !std::mem::replace(&mut seen[*i], true));
             let parts = step.iter().map(|&(i, count)| (i, logits[i].len(), count));
             let parts: Vec<_> = parts
@@ -267,6 +305,61 @@ fn variants_differ_from_the_base_and_from_each_other() {
     assert_ne!(logits[0], logits[1]);
     assert_ne!(logits[0], logits[2]);
     assert_ne!(logits[1], logits[2]);
+}
+
+/// The same difference as part of the weights of a checkpoint of its own, in f32.
+#[test]
+fn signs_answer_as_the_full_weights_do() {
+    let base = Checkpoint::open(&tiny()).unwrap();
+    let config = base.config().clone();
+    let variant = of_signs(&config, 5, true);
+    let dir = tempfile::tempdir().unwrap();
+    fs_err::copy(tiny().join("config.json"), dir.path().join("config.json")).unwrap();
+    let (mut header, mut data) = (serde_json::Map::new(), Vec::new());
+    for (name, shape) in config.tensors() {
+        let mut values = base.tensor(&name).unwrap().to_f32();
+        let linear = LinearId::from_weight(&name).and_then(|id| variant.linears.get(&id));
+        if let Some(delta) = linear {
+            values.iter_mut().zip(delta.to_dense()).for_each(|(w, d)| *w += d);
+        }
+        if let Some(vector) = variant.vectors.get(&name) {
+            values.clone_from(vector);
+        }
+        if let EmbeddingDelta::Added(delta, rows) = &variant.embedding
+            && name == "model.embed_tokens.weight"
+        {
+            values.iter_mut().zip(delta.to_dense()).for_each(|(w, d)| *w += d);
+            for (row, exact) in rows {
+                values[*row as usize * config.hidden_size..][..config.hidden_size].copy_from_slice(exact);
+            }
+        }
+        let start = data.len();
+        data.extend(values.iter().flat_map(|v| v.to_le_bytes()));
+        let entry = serde_json::json!({"dtype": "F32", "shape": shape, "data_offsets": [start, data.len()]});
+        header.insert(name, entry);
+    }
+    let header = serde_json::to_vec(&header).unwrap();
+    let file = [&(header.len() as u64).to_le_bytes()[..], &header, &data].concat();
+    fs_err::write(dir.path().join("model.safetensors"), file).unwrap();
+    let full = Checkpoint::open(dir.path()).unwrap();
+    let mut full = CpuBackend::load(&full, Threads::new(2)).unwrap();
+    full.allocate_kv(64);
+
+    let sequence = |variant| Sequence {
+        tokens: (0..40).map(|t| t * 29 % config.vocab_size as u32).collect(),
+        variant,
+        pages: vec![0, 1, 2],
+    };
+    let found = together(&mut backend(2), &[sequence(Some(variant.clone()))], 16).concat();
+    let exact = together(&mut full, &[sequence(None)], 16).concat();
+    let plain = together(&mut backend(2), &[sequence(None)], 16).concat();
+    let distance = |a: &[Vec<f32>], b: &[Vec<f32>]| {
+        let pairs = a.iter().flatten().zip(b.iter().flatten());
+        pairs.map(|(a, b)| f64::from(a - b).powi(2)).sum::<f64>().sqrt()
+    };
+    // What the factors of every third linear lose by their integers is far more than the signs' rounding.
+    let (error, change) = (distance(&found, &exact), distance(&plain, &exact));
+    assert!(change > 0.0 && error < 2e-2 * change, "{error} of a change of {change}");
 }
 
 #[test]

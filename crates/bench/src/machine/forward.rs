@@ -280,10 +280,10 @@ impl Bench {
     }
 }
 
-/// Bytes of a variant's factors that a step reads: those of the linears and of a tied or own head.
+/// Bytes of a variant's differences that a step reads: those of the linears and of a tied or own head.
 fn delta_bytes(variant: &VariantWeights) -> usize {
     let head = match variant.head.as_ref().unwrap_or(&variant.embedding) {
-        EmbeddingDelta::Factored(factors, _) => factors.bytes(),
+        EmbeddingDelta::Added(delta, _) => delta.bytes(),
         EmbeddingDelta::Full(matrix) => matrix.bytes(),
         EmbeddingDelta::Unchanged | EmbeddingDelta::Rows(_) => 0,
     };

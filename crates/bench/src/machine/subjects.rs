@@ -1,7 +1,7 @@
 //! The kernels that are measured, each with as many weights as no cache holds.
 
 use deltamux_kernels::lowrank::Band;
-use deltamux_kernels::{AlignedBytes, Bits, LowRankDelta, PackedMatrix, Threads, lowbit};
+use deltamux_kernels::{AlignedBytes, Bits, LowRankDelta, PackedMatrix, SignDelta, Threads, lowbit, signs};
 
 use super::shapes::Shape;
 
@@ -33,6 +33,7 @@ pub(super) struct Subject {
 enum Weights {
     Matrices(Vec<PackedMatrix>),
     Deltas(Vec<LowRankDelta>),
+    Signs(Vec<SignDelta>),
 }
 
 impl Subject {
@@ -72,11 +73,12 @@ impl Subject {
             quantised(Bits::Four, shape, threads)
         }));
         subjects.push(Box::new(move || low_rank(&shape)));
+        subjects.push(Box::new(move || sign_deltas(&shape)));
         subjects
     }
 
-    /// Bytes of the weights that the coming calls read, about as many as one reading of the limit takes. None for factors:
-    /// they are pieces of some 50 KB, and reading these one by one would measure less than the limit.
+    /// Bytes of the weights that the coming calls read, about as many as one reading of the limit takes. None for
+    /// differences: they are pieces of some 50 KB, and reading these one by one would measure less than the limit.
     pub(super) fn coming(&self, bytes: usize) -> Vec<&[u8]> {
         let count = bytes.div_ceil(self.bytes.max(1));
         match &self.weights {
@@ -88,7 +90,7 @@ impl Subject {
                     .take(count.min(matrices.len()));
                 coming.map(|matrix| &matrix.packed()[..]).collect()
             }
-            Weights::Deltas(_) => Vec::new(),
+            Weights::Deltas(_) | Weights::Signs(_) => Vec::new(),
         }
     }
 
@@ -100,6 +102,10 @@ impl Subject {
                 matrices[self.next].matmul(x, rows, y, threads);
             }
             Weights::Deltas(deltas) => {
+                self.next = (self.next + 1) % deltas.len();
+                deltas[self.next].add_to(x, rows, y, threads);
+            }
+            Weights::Signs(deltas) => {
                 self.next = (self.next + 1) % deltas.len();
                 deltas[self.next].add_to(x, rows, y, threads);
             }
@@ -189,6 +195,39 @@ fn low_rank(shape: &Shape) -> Subject {
         bytes,
         multiply_adds,
         weights: Weights::Deltas(deltas),
+        next: 0,
+    }
+}
+
+/// Signs with one scale, 1 bit a weight.
+fn sign_deltas(shape: &Shape) -> Subject {
+    let &Shape { inputs, outputs, .. } = shape;
+    let one = || {
+        let len = signs::code_bytes(inputs, outputs).expect("the signs fit in memory");
+        let mut codes = AlignedBytes::zeroed(len);
+        codes
+            .iter_mut()
+            .enumerate()
+            .for_each(|(i, code)| *code = (i * 89) as u8);
+        SignDelta {
+            inputs,
+            outputs,
+            scales: vec![0.005],
+            codes: codes.into(),
+        }
+    };
+    let first = one();
+    let bytes = first.bytes();
+    let mut deltas = vec![first];
+    deltas.extend((1..STREAMED.div_ceil(bytes)).map(|_| one()));
+    Subject {
+        dtype: "signs",
+        peak: Peak::F32,
+        // One addition for the look-up of four products; a multiply-add of the peak is one operation.
+        operations: inputs * outputs / 4,
+        bytes,
+        multiply_adds: inputs * outputs,
+        weights: Weights::Signs(deltas),
         next: 0,
     }
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use clap::ValueEnum;
-use deltamux_delta::artifact::{LinearInfo, RelError};
+use deltamux_delta::artifact::{LinearInfo, RelError, Storage};
 use deltamux_delta::compress::{Compressed, work_dir};
 use deltamux_delta::{
     Budget, CalibrationSource, CompressError, CompressOptions, EmbeddingPolicy, Method, Shard, Stage, compress,
@@ -39,12 +39,14 @@ pub struct Args {
     /// The artifact directory to make.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// Compression method: best (the least error at the same bytes), prinmix, delta-come or low-rank.
+    /// Compression method: best (the least error at the same bytes), prinmix, delta-come, low-rank or bitdelta (signs and
+    /// one scale a matrix).
     #[arg(long, default_value = "best", value_parser = method)]
     method: Method,
-    /// Stored bytes of the changed linears over their bf16 bytes, all metadata counted.
-    #[arg(long, default_value = "1/16", value_parser = ratio::parse)]
-    ratio: f64,
+    /// Stored bytes of the changed linears over their bf16 bytes, all metadata counted; default: 1/16, with bitdelta the
+    /// 1 bit a weight that it takes.
+    #[arg(long, value_parser = ratio::parse)]
+    ratio: Option<f64>,
     /// Whether bits may move between matrices or each keeps its own budget.
     #[arg(long, value_enum, default_value_t = BudgetArg::Model)]
     budget: BudgetArg,
@@ -90,11 +92,11 @@ enum BudgetArg {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum EmbeddingsArg {
-    /// Nothing when unchanged, changed rows when few, else factors.
+    /// Nothing when unchanged, changed rows when few, else factors (bitdelta: signs).
     Auto,
     /// Every changed row exactly.
     Exact,
-    /// Quantised factors.
+    /// Quantised factors; with bitdelta signs and a scale for each row.
     Factored,
     /// The base's.
     Base,
@@ -132,6 +134,7 @@ struct Tensor<'a> {
     ranks: usize,
     bits: &'a std::collections::BTreeMap<String, usize>,
     bits_u: &'a std::collections::BTreeMap<String, usize>,
+    storage: Storage,
     bytes: u64,
     rel_output_error_heldout: Option<f64>,
     residual_energy: Option<f64>,
@@ -145,6 +148,7 @@ impl<'a> From<&'a LinearInfo> for Tensor<'a> {
             ranks: linear.ranks,
             bits: &linear.bits,
             bits_u: &linear.bits_u,
+            storage: linear.storage,
             bytes: linear.bytes,
             rel_output_error_heldout: linear.rel_output_error.heldout,
             residual_energy: linear.residual_energy,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use comfy_table::{Cell, CellAlignment, Table, presets};
 use deltamux_delta::Artifact;
-use deltamux_delta::artifact::{Inspection, Manifest};
+use deltamux_delta::artifact::{Inspection, Manifest, Storage};
 
 use crate::{output, size};
 
@@ -44,6 +44,7 @@ fn document(artifact: &Artifact, found: &Inspection) -> serde_json::Value {
                 "ranks": l.ranks,
                 "bits": l.bits,
                 "bits_u": l.bits_u,
+                "storage": l.storage,
                 "bytes": found.linears.get(&l.name).copied().unwrap_or(0),
                 "rel_output_error_heldout": l.rel_output_error.heldout,
             })
@@ -87,7 +88,10 @@ fn table(manifest: &Manifest, artifact: &Artifact, found: &Inspection) -> String
         let mut row = vec![
             Cell::new(&linear.name),
             right(format!("{}×{}", linear.shape[0], linear.shape[1])),
-            right(linear.ranks),
+            match linear.storage {
+                Storage::Factors => right(linear.ranks),
+                Storage::Signs => right("signs"),
+            },
         ];
         for bits in ["16", "8", "4", "3", "2"] {
             // Of V, and of U where that is another number.

@@ -55,7 +55,7 @@ pub fn run(family: &Family, out: &Path, steps: &Steps) -> anyhow::Result<Vec<Var
             bar.set_message(format!("{variant}, {}", method.name()));
             let options = CompressOptions {
                 method,
-                ratio: RATIO,
+                ratio: Some(RATIO),
                 calibration: CalibrationSource::File(family.calibration(variant)),
                 name: Some(variant.to_owned()),
                 ..CompressOptions::new()

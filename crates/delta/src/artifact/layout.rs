@@ -224,6 +224,57 @@ impl PackedLinear {
         out
     }
 
+    /// The inverse of [`Self::encode`] for an `[outputs, inputs]` matrix, with all checks.
+    pub fn parse(bytes: &[u8], inputs: usize, outputs: usize) -> Result<Self, String> {
+        let (coding, widths) = check_length(bytes, inputs, outputs)?;
+        let (unit, s) = read_singular_values(bytes, widths.ranks())?;
+        let mut rest = &bytes[FIXED_BYTES + 2 * s.len()..];
+        let mut take = |count: usize| {
+            let (taken, after) = rest.split_at(count);
+            rest = after;
+            taken
+        };
+        let mut bands = |widths: &[(u8, usize)], len: usize| -> Result<Vec<PackedBand>, String> {
+            let mut bands = Vec::new();
+            for &(bits, ranks) in widths {
+                let codes = take(ranks * row_bytes(len, bits)).to_vec();
+                let count = ranks * groups(len);
+                let mut band = PackedBand {
+                    bits,
+                    ranks,
+                    codes,
+                    ..PackedBand::default()
+                };
+                match coding {
+                    _ if bits == 16 => check_halves(&band.codes)?,
+                    Coding::Affine => {
+                        let scales = take(2 * count).chunks_exact(2);
+                        band.scales = scales.map(|b| u16::from_le_bytes([b[0], b[1]])).collect();
+                        if !band.scales.iter().all(|&scale| f16::from_bits(scale).is_finite()) {
+                            return Err(SCALE_NOT_FINITE.to_string());
+                        }
+                        band.zeros = unpack_small(take(zero_bytes(count, bits)), bits, count)?;
+                    }
+                    Coding::Symmetric => {
+                        let places = unpack_small(take(zero_bytes(count, SCALE_BITS)), SCALE_BITS, count)?;
+                        band.scales = places.into_iter().map(u16::from).collect();
+                    }
+                }
+                bands.push(band);
+            }
+            Ok(bands)
+        };
+        Ok(Self {
+            inputs,
+            outputs,
+            unit,
+            v: bands(&widths.v, inputs)?,
+            u: bands(&widths.u, outputs)?,
+            s,
+            coding,
+        })
+    }
+
     /// The difference as the kernels read it.
     pub fn to_delta(&self) -> Result<LowRankDelta, String> {
         let bytes = self.encode();
@@ -268,6 +319,50 @@ pub(crate) fn read_widths(bytes: &[u8]) -> Result<(Coding, Widths), String> {
     Ok((coding, widths))
 }
 
+/// The coding and the ranks by width of packed factors that are as long as these take.
+fn check_length(bytes: &[u8], inputs: usize, outputs: usize) -> Result<(Coding, Widths), String> {
+    let (coding, widths) = read_widths(bytes)?;
+    let expected = packed_bytes(inputs, outputs, coding, &widths)
+        .ok_or_else(|| format!("impossible ranks {widths:?} for the shape [{outputs}, {inputs}]"))?;
+    if bytes.len() != expected {
+        return Err(format!(
+            "{} bytes, but ranks {widths:?} (bits, count) of the shape [{outputs}, {inputs}] take {expected}",
+            bytes.len()
+        ));
+    }
+    Ok((coding, widths))
+}
+
+/// The unit and the singular values in units, of packed factors whose length was checked.
+fn read_singular_values(bytes: &[u8], ranks: usize) -> Result<(f32, Vec<f16>), String> {
+    let unit = &bytes[COUNTS_END..FIXED_BYTES];
+    let unit = f32::from_le_bytes([unit[0], unit[1], unit[2], unit[3]]);
+    let s = bytes[FIXED_BYTES..FIXED_BYTES + 2 * ranks].chunks_exact(2);
+    let s: Vec<f16> = s.map(|b| f16::from_le_bytes([b[0], b[1]])).collect();
+    if !s.iter().all(|s| (s.to_f32() * unit).is_finite()) {
+        return Err("a singular value is not finite".to_string());
+    }
+    Ok((unit, s))
+}
+
+const SCALE_NOT_FINITE: &str = "a scale is not finite";
+
+fn check_halves(codes: &[u8]) -> Result<(), String> {
+    if read_f16(codes).all(f32::is_finite) {
+        return Ok(());
+    }
+    Err("a 16-bit factor is not finite".to_string())
+}
+
+/// Zero points or places of scales; what is stored has one form only, so the bits after the last one are 0.
+fn unpack_small(bytes: &[u8], bits: u8, count: usize) -> Result<Vec<u8>, String> {
+    let used = count * usize::from(bits) % 8;
+    if used > 0 && bytes.last().is_some_and(|last| last >> used != 0) {
+        return Err("the bits after a band's last zero point or scale are not zero".to_string());
+    }
+    Ok(unpack_zeros(bytes, bits, count))
+}
+
 /// Reads the window `start .. start + len` of `owner` as the packed factors of an `[outputs, inputs]` matrix.
 pub(crate) fn decode(
     owner: &Owner,
@@ -277,23 +372,10 @@ pub(crate) fn decode(
     outputs: usize,
 ) -> Result<LowRankDelta, String> {
     let bytes = &(**owner).as_ref()[start..start + len];
-    let (coding, widths) = read_widths(bytes)?;
-    let expected = packed_bytes(inputs, outputs, coding, &widths)
-        .ok_or_else(|| format!("impossible ranks {widths:?} for the shape [{outputs}, {inputs}]"))?;
-    if len != expected {
-        return Err(format!(
-            "{len} bytes, but ranks {widths:?} (bits, count) of the shape [{outputs}, {inputs}] take {expected}"
-        ));
-    }
-    let unit = &bytes[COUNTS_END..FIXED_BYTES];
-    let unit = f32::from_le_bytes([unit[0], unit[1], unit[2], unit[3]]);
+    let (coding, widths) = check_length(bytes, inputs, outputs)?;
     let ranks = widths.ranks();
-    let s: Vec<f32> = read_f16(&bytes[FIXED_BYTES..FIXED_BYTES + 2 * ranks])
-        .map(|s| s * unit)
-        .collect();
-    if !s.iter().all(|s| s.is_finite()) {
-        return Err("a singular value is not finite".to_string());
-    }
+    let (unit, s) = read_singular_values(bytes, ranks)?;
+    let s = s.iter().map(|s| s.to_f32() * unit).collect();
     let mut cursor = Cursor {
         owner,
         bytes,
@@ -337,21 +419,19 @@ impl<'a> Cursor<'a> {
             let count = ranks * groups(len);
             let (scales, zeros) = match self.coding {
                 _ if bits == 16 => {
-                    if !read_f16(&codes).all(f32::is_finite) {
-                        return Err("a 16-bit factor is not finite".to_string());
-                    }
+                    check_halves(&codes)?;
                     (Vec::new(), Vec::new())
                 }
                 Coding::Affine => {
                     let scales: Vec<f32> = read_f16(self.take(2 * count)).map(|scale| 0.5 * scale).collect();
                     if !scales.iter().all(|s| s.is_finite()) {
-                        return Err("a scale is not finite".to_string());
+                        return Err(SCALE_NOT_FINITE.to_string());
                     }
-                    let zeros = unpack_zeros(self.take(zero_bytes(count, bits)), bits, count);
+                    let zeros = unpack_small(self.take(zero_bytes(count, bits)), bits, count)?;
                     (scales, zeros.into_iter().map(|zero| 2 * u16::from(zero)).collect())
                 }
                 Coding::Symmetric => {
-                    let places = unpack_zeros(self.take(zero_bytes(count, SCALE_BITS)), SCALE_BITS, count);
+                    let places = unpack_small(self.take(zero_bytes(count, SCALE_BITS)), SCALE_BITS, count)?;
                     let scales = places.iter().map(|&place| 0.5 * symmetric_scale(bits, place));
                     (scales.collect(), vec![(1 << bits) - 1; count])
                 }

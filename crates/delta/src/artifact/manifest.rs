@@ -8,11 +8,13 @@ use deltamux_model::{Checkpoint, LinearId};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::{ArtifactError, DELTA_FILE, MANIFEST_FILE, PackedLinear, SHARD_FILE, TEXT_FILES, Widths, sealed};
+use super::{ArtifactError, DELTA_FILE, MANIFEST_FILE, Packed, SHARD_FILE, TEXT_FILES, Widths, sealed};
 
 /// The version of the format that this build writes and reads.
 ///
-/// 2: V and U have widths of their own, scales a symmetric coding. Version 1 is refused.
+/// 2: V and U have widths of their own, scales a symmetric coding. Version 1 is refused. Signs came later and are no new
+/// version: builds that do not know them refuse an artifact that has some (`linears` lists no rank for a tensor that is
+/// there, or the kind of an embedding is unknown), and read all others as before.
 pub const FORMAT_VERSION: u32 = 2;
 
 /// Longest manifest that is read: far above what a model of a thousand layers needs.
@@ -98,6 +100,9 @@ pub struct LinearInfo {
     pub bits: BTreeMap<String, usize>,
     /// Stored ranks by bits a weight of U, and under `0` the ranks that were dropped.
     pub bits_u: BTreeMap<String, usize>,
+    /// What is stored; artifacts of earlier builds do not say, and hold factors.
+    #[serde(default, skip_serializing_if = "Storage::is_factors")]
+    pub storage: Storage,
     /// Bytes in the packed file, this tensor's part of its header included.
     pub bytes: u64,
     /// Relative output error of this linear.
@@ -106,6 +111,24 @@ pub struct LinearInfo {
     /// `tr(ΔW C ΔWᵀ)` where the method's factors are optimal for the outputs (`best`), of `‖ΔW‖²` otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub residual_energy: Option<f64>,
+}
+
+/// What the packed tensor of a linear holds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Storage {
+    /// Quantised factors.
+    #[default]
+    Factors,
+    /// One bit a weight and a scale: no ranks.
+    Signs,
+}
+
+impl Storage {
+    /// Whether it is [`Storage::Factors`].
+    pub fn is_factors(&self) -> bool {
+        *self == Self::Factors
+    }
 }
 
 /// How an embedding or head is stored.
@@ -138,6 +161,15 @@ pub enum EmbeddingInfo {
         /// Bytes in the packed file.
         bytes: u64,
         /// `‖ΔE − ΔÊ‖² / ‖ΔE‖²` over the factored rows.
+        rel_error: Option<f64>,
+    },
+    /// The signs of the difference to the base's rows with a scale for each row, and exact rows on top.
+    Signs {
+        /// Number of exact rows.
+        rows: usize,
+        /// Bytes in the packed file.
+        bytes: u64,
+        /// `‖ΔE − ΔÊ‖² / ‖ΔE‖²` over the rows of signs.
         rel_error: Option<f64>,
     },
 }
@@ -273,6 +305,9 @@ impl Manifest {
                 return Err(format!("`linears` lists `{}` twice", linear.name));
             }
             let widths = linear.widths()?;
+            if linear.storage == Storage::Signs && (linear.ranks, widths.ranks()) != (0, 0) {
+                return Err(format!("`{}` has both signs and ranks", linear.name));
+            }
             for (factor, widths) in [("V", &widths.v), ("U", &widths.u)] {
                 let stored = widths.iter().map(|&(_, ranks)| ranks).fold(0, usize::saturating_add);
                 if stored != linear.ranks {
@@ -336,9 +371,9 @@ impl Manifest {
             .fold(0, u64::saturating_add);
         let exact = |e: &EmbeddingInfo| match e {
             EmbeddingInfo::Unchanged | EmbeddingInfo::Base | EmbeddingInfo::Factored { rows: 0, .. } => 0,
-            EmbeddingInfo::Rows { rows, .. } | EmbeddingInfo::Factored { rows, .. } => {
-                (*rows as u64).saturating_mul(4 * self.base.hidden_size as u64)
-            }
+            EmbeddingInfo::Rows { rows, .. }
+            | EmbeddingInfo::Factored { rows, .. }
+            | EmbeddingInfo::Signs { rows, .. } => (*rows as u64).saturating_mul(4 * self.base.hidden_size as u64),
             EmbeddingInfo::Full { bytes } => *bytes,
         };
         let rows = self.vocab_size.unwrap_or(self.base.vocab_size);
@@ -347,6 +382,7 @@ impl Manifest {
                 let groups = lowbit::groups(rows) as u64 + lowbit::groups(self.base.hidden_size) as u64;
                 groups.saturating_mul(6).saturating_add(2).saturating_mul(*ranks as u64)
             }
+            EmbeddingInfo::Signs { .. } => 4 * rows as u64,
             _ => 0,
         };
         let of = |e: &EmbeddingInfo| exact(e).saturating_add(of_factors(e));
@@ -387,23 +423,30 @@ impl LinearInfo {
     /// The entry of a linear that has not been written yet: its bytes are 0 until [`LinearInfo::set_bytes`].
     pub(crate) fn new(
         id: &LinearId,
-        packed: &PackedLinear,
+        packed: &Packed,
         rel_output_error: RelError,
         residual_energy: Option<f64>,
     ) -> Self {
-        let ranks = packed.ranks();
-        let dropped = packed.inputs.min(packed.outputs) - ranks;
-        let by_width = |widths: &[(u8, usize)]| -> BTreeMap<String, usize> {
-            let stored = widths.iter().map(|&(b, n)| (b.to_string(), n));
-            stored.chain([("0".to_string(), dropped)]).collect()
+        let (storage, ranks, bits, bits_u) = match packed {
+            Packed::Signs(_) => (Storage::Signs, 0, BTreeMap::new(), BTreeMap::new()),
+            Packed::Factors(factors) => {
+                let ranks = factors.ranks();
+                let dropped = factors.inputs.min(factors.outputs) - ranks;
+                let by_width = |widths: &[(u8, usize)]| -> BTreeMap<String, usize> {
+                    let stored = widths.iter().map(|&(b, n)| (b.to_string(), n));
+                    stored.chain([("0".to_string(), dropped)]).collect()
+                };
+                let widths = factors.widths();
+                (Storage::Factors, ranks, by_width(&widths.v), by_width(&widths.u))
+            }
         };
-        let widths = packed.widths();
         Self {
             name: id.to_string(),
-            shape: [packed.outputs, packed.inputs],
+            shape: packed.shape(),
             ranks,
-            bits: by_width(&widths.v),
-            bits_u: by_width(&widths.u),
+            bits,
+            bits_u,
+            storage,
             bytes: 0,
             rel_output_error,
             residual_energy,
@@ -416,6 +459,11 @@ impl LinearInfo {
         for linear in linears {
             linear.bytes = sizes.get(linear.name.as_str()).copied().unwrap_or(0);
         }
+    }
+
+    /// Whether there is a tensor for it in the packed file: factors without a rank store nothing.
+    pub fn is_stored(&self) -> bool {
+        self.ranks > 0 || self.storage == Storage::Signs
     }
 
     /// The stored ranks by width, widest first.

@@ -3,14 +3,16 @@
 //! ```text
 //! sql/
 //!   manifest.json          what it is, of which base, every tensor's ranks, bytes and errors, every file's digest
-//!   delta.safetensors      packed factors of the changed linears, exact vectors, embedding changes
+//!   delta.safetensors      packed factors or signs of the changed linears, exact vectors, embedding changes
 //!   tokenizer.json …       text files of the fine-tune that differ from the base's
 //! ```
 
 mod layout;
 mod manifest;
+mod packed;
 mod reader;
 pub(crate) mod sealed;
+mod signs;
 mod verify;
 mod writer;
 
@@ -18,16 +20,17 @@ use std::path::{Path, PathBuf};
 
 use deltamux_model::{ModelConfig, VariantWeights};
 
-pub(crate) use layout::read_widths;
 pub use layout::{Coding, PackedBand, PackedLinear, Widths, header_entry_bytes, packed_bytes, symmetric_scale};
 pub(crate) use layout::{FIXED_BYTES, SCALE_BITS};
 pub use manifest::{
-    BaseInfo, CalibrationInfo, EmbeddingInfo, FORMAT_VERSION, FileInfo, LinearInfo, Manifest, RelError, Totals,
+    BaseInfo, CalibrationInfo, EmbeddingInfo, FORMAT_VERSION, FileInfo, LinearInfo, Manifest, RelError, Storage, Totals,
 };
 pub(crate) use manifest::{MAX_MANIFEST_BYTES, check_name};
+pub use packed::{Packed, decode, packed_len};
 pub(crate) use reader::{EMBEDDING, EmbeddingNames, HEAD, Mapped, Tensors, vector_lengths};
+pub use signs::{PackedSigns, sign_bytes};
 pub use verify::Inspection;
-pub(crate) use verify::{check_widths, verify_files};
+pub(crate) use verify::{check_stored, digest_file, verify_files};
 pub use writer::{ArtifactWriter, Target};
 
 /// The packed tensors.

@@ -4,14 +4,15 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use deltamux_kernels::{LowRankDelta, PackedMatrix, Threads};
+use deltamux_kernels::{PackedMatrix, Threads};
 use deltamux_model::weights_file::{self, StoredTensor};
 use deltamux_model::{DType, TensorView};
-use deltamux_model::{EmbeddingDelta, LinearId, ModelConfig, VariantWeights};
+use deltamux_model::{EmbeddingDelta, LinearId, MatrixDelta, ModelConfig, VariantWeights};
 use half::bf16;
 
-use super::layout::{Owner, decode, read_widths};
-use super::verify::check_widths;
+use super::layout::Owner;
+use super::packed::decode_window;
+use super::verify::check_stored;
 use super::{Artifact, ArtifactError, DELTA_FILE};
 
 /// Length of every norm and bias of the base, by tensor name.
@@ -26,7 +27,7 @@ pub(crate) fn vector_lengths(config: &ModelConfig) -> BTreeMap<String, usize> {
         .collect()
 }
 
-/// Names of a matrix's packed factors, exact rows with their indices, or whole replacement.
+/// Names of a matrix's packed factors or signs, exact rows with their indices, or whole replacement.
 pub(crate) struct EmbeddingNames {
     pub factors: &'static str,
     pub rows: &'static str,
@@ -139,12 +140,15 @@ impl<'a> Tensor<'a> {
         &self.entry.shape
     }
 
-    fn packed(&self, inputs: usize, outputs: usize) -> Result<LowRankDelta, String> {
+    fn packed(&self, inputs: usize, outputs: usize) -> Result<MatrixDelta, String> {
         if self.entry.dtype != "U8" {
-            return Err(format!("has type {}, but packed factors are U8", self.entry.dtype));
+            return Err(format!(
+                "has type {}, but packed factors and signs are U8",
+                self.entry.dtype
+            ));
         }
         let start = self.tensors.data + self.entry.begin;
-        decode(&self.tensors.mapped.0, start, self.len(), inputs, outputs)
+        decode_window(&self.tensors.mapped.0, start, self.len(), inputs, outputs)
     }
 
     /// Elements of a float tensor; NaN and infinity are refused.
@@ -184,16 +188,15 @@ pub(crate) fn load(artifact: &Artifact, base: &ModelConfig) -> Result<VariantWei
                 info.name, info.shape
             )));
         }
-        if info.ranks == 0 {
+        if !info.is_stored() {
             continue; // its share of the budget held no rank: nothing is stored
         }
         let tensor = tensors.expect(&info.name)?;
         let named = |e: String| tensors.invalid(format!("`{}`: {e}", info.name));
-        let (_, widths) = read_widths(tensor.bytes()).map_err(named)?;
-        check_widths(info, &widths).map_err(|e| tensors.invalid(e))?;
+        check_stored(info, tensor.bytes()).map_err(|e| tensors.invalid(e))?;
         linears.insert(id, tensor.packed(inputs, outputs).map_err(named)?);
     }
-    let stored = manifest.linears.iter().filter(|l| l.ranks > 0);
+    let stored = manifest.linears.iter().filter(|l| l.is_stored());
     let listed: BTreeSet<&str> = stored.map(|l| l.name.as_str()).collect();
     let extra: Vec<&str> = tensors
         .entries
@@ -318,7 +321,7 @@ fn embedding(
         let delta = tensor
             .packed(hidden, base.vocab_size)
             .map_err(|e| tensors.invalid(format!("`{}`: {e}", names.factors)))?;
-        return Ok(EmbeddingDelta::Factored(delta, rows.unwrap_or_default()));
+        return Ok(EmbeddingDelta::Added(delta, rows.unwrap_or_default()));
     }
     Ok(rows.map_or(EmbeddingDelta::Unchanged, EmbeddingDelta::Rows))
 }

@@ -6,9 +6,9 @@ use std::path::Path;
 
 use sha2::{Digest, Sha256};
 
-use super::layout::{Widths, header_entry_bytes, read_widths};
+use super::layout::{header_entry_bytes, read_widths};
 use super::reader::{Mapped, Tensors};
-use super::{Artifact, ArtifactError, DELTA_FILE, LinearInfo, MANIFEST_FILE, Manifest, Totals};
+use super::{Artifact, ArtifactError, DELTA_FILE, LinearInfo, MANIFEST_FILE, Manifest, Storage, Totals, signs};
 
 /// What `inspect` found: counts taken from the files, not from the manifest.
 #[derive(Debug, Clone)]
@@ -40,12 +40,11 @@ impl Artifact {
             let [outputs, inputs] = linear.shape.map(|n| n as u64);
             let bf16 = outputs.saturating_mul(inputs).saturating_mul(2);
             totals.linear_bf16_bytes = totals.linear_bf16_bytes.saturating_add(bf16);
-            if linear.ranks == 0 {
+            if !linear.is_stored() {
                 continue;
             }
             let tensor = tensors.expect(&linear.name)?;
-            let (_, found) = read_widths(tensor.bytes()).map_err(|e| invalid(format!("`{}`: {e}", linear.name)))?;
-            check_widths(linear, &found).map_err(invalid)?;
+            check_stored(linear, tensor.bytes()).map_err(invalid)?;
             let bytes = (tensor.len() + header_entry_bytes(&linear.name, tensor.len(), tensor.offset())) as u64;
             totals.linear_bytes += bytes;
             linears.insert(linear.name.clone(), bytes);
@@ -91,8 +90,14 @@ pub(crate) fn verify_files(dir: &Path, manifest: &Manifest) -> Result<(), Artifa
     Ok(())
 }
 
-/// Holds the ranks in the packed bytes against the manifest's.
-pub(crate) fn check_widths(linear: &LinearInfo, found: &Widths) -> Result<(), String> {
+/// Holds what the packed bytes of a linear say of themselves against the manifest.
+pub(crate) fn check_stored(linear: &LinearInfo, bytes: &[u8]) -> Result<(), String> {
+    let named = |e: String| format!("`{}`: {e}", linear.name);
+    let [outputs, inputs] = linear.shape;
+    if linear.storage == Storage::Signs {
+        return signs::check(bytes, inputs, outputs).map_err(named);
+    }
+    let (_, found) = read_widths(bytes).map_err(named)?;
     let listed = linear.widths()?;
     for (factor, found, listed) in [("V", &found.v, &listed.v), ("U", &found.u, &listed.u)] {
         if listed != found {

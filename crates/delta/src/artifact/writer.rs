@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
-use super::layout::{PackedLinear, header_entry_bytes};
-use super::{ArtifactError, DELTA_FILE, FileInfo, MANIFEST_FILE, Manifest};
+use super::layout::header_entry_bytes;
+use super::{ArtifactError, DELTA_FILE, FileInfo, MANIFEST_FILE, Manifest, Packed};
 use crate::tensor_file::{TensorFileWriter, TensorSpec};
 
 /// The directory that will appear in one step, or not at all.
@@ -145,9 +145,9 @@ impl ArtifactWriter {
         Self::default()
     }
 
-    /// Adds packed factors.
-    pub fn packed(&mut self, name: &str, linear: &PackedLinear) {
-        let bytes = linear.encode();
+    /// Adds packed factors or signs.
+    pub fn packed(&mut self, name: &str, packed: &Packed) {
+        let bytes = packed.encode();
         self.raw(name, "U8", vec![bytes.len()], bytes);
     }
 

@@ -8,7 +8,7 @@ use crate::artifact::{Coding, header_entry_bytes};
 pub(crate) const CHOICES: [u8; 5] = [0, 2, 3, 4, 8];
 
 /// Header digits are reserved for offsets below this many bytes.
-const LARGEST_OFFSET: usize = 99_999_999_999;
+pub(crate) const LARGEST_OFFSET: usize = 99_999_999_999;
 
 /// Bits that one rank of an `[outputs, inputs]` matrix takes at `bits`: codes, one f16 scale and one zero point a
 /// group for V and for U, and the f16 singular value.

@@ -18,7 +18,7 @@ use super::matrix::{Choices, RankItem, dropped};
 use super::polish::Polish;
 use super::prinmix::output_loss;
 use super::quantise::{Approximation, InputMoments, U_DAMPING, corrected, pack, scaled, store_singular_values};
-use crate::artifact::Coding;
+use crate::artifact::{Coding, Packed};
 
 /// Times that the codes of V and of U are gone through after rounding. More gain less than 1 % of the error each.
 const ROUNDS: usize = 3;
@@ -127,7 +127,7 @@ pub(crate) fn quantise(
     }
     let dense = product(u.values.view().transpose(), scaled(&v.values, unit, &s).view());
     Ok(Approximation {
-        packed: pack(Coding::Symmetric, unit, &s, [(&v, &v_bits), (&u, &u_bits)]),
+        packed: Packed::Factors(pack(Coding::Symmetric, unit, &s, [(&v, &v_bits), (&u, &u_bits)])),
         dense,
     })
 }
@@ -207,9 +207,9 @@ mod tests {
             let bytes = made.packed.encode();
             prop_assert_eq!(
                 Some(bytes.len()),
-                packed_bytes(inputs, outputs, made.packed.coding, &made.packed.widths())
+                packed_bytes(inputs, outputs, made.factors().coding, &made.factors().widths())
             );
-            let found = made.packed.to_delta().unwrap().to_dense();
+            let found = made.factors().to_delta().unwrap().to_dense();
             let largest = made.dense.data.iter().fold(0f32, |m, x| m.max(x.abs()));
             for (a, b) in found.iter().zip(&made.dense.data) {
                 prop_assert!((a - b).abs() <= 1e-5 * largest.max(1e-3), "{} {}", a, b);

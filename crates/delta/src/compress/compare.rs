@@ -4,14 +4,14 @@ use deltamux_model::{Checkpoint, LinearId};
 use rayon::prelude::*;
 
 use super::error::CompressError;
-use super::linalg::Matrix;
+use super::finetuned::Finetuned;
 
 /// Above this `‖ΔW‖ / ‖W‖` over all linears the base is taken for the wrong one: fine-tunes stay below 0.3, and
 /// unrelated weights of equal size are at √2.
 pub const LARGEST_DIFFERENCE: f64 = 0.7;
 
 /// Refuses configurations that differ in what changes the arithmetic, naming every field with both values.
-pub(crate) fn check_configs(base: &Checkpoint, finetuned: &Checkpoint) -> Result<(), CompressError> {
+pub(crate) fn check_configs(base: &Checkpoint, finetuned: &Finetuned) -> Result<(), CompressError> {
     let ours = base.config().arithmetic_fields();
     let theirs = finetuned.config().arithmetic_fields();
     let differing: Vec<String> = ours
@@ -33,23 +33,20 @@ pub(crate) fn check_configs(base: &Checkpoint, finetuned: &Checkpoint) -> Result
 }
 
 /// The linears that changed, in model order, and `‖ΔW‖ / ‖W‖` over all linears.
-pub(crate) fn changed_linears(
-    base: &Checkpoint,
-    finetuned: &Checkpoint,
-) -> Result<(Vec<LinearId>, f64), CompressError> {
+pub(crate) fn changed_linears(base: &Checkpoint, finetuned: &Finetuned) -> Result<(Vec<LinearId>, f64), CompressError> {
     let ids: Vec<LinearId> = base.config().linears().collect();
     let measured: Vec<(f64, f64)> = ids
         .par_iter()
         .map(|&id| {
-            let (base, finetuned) = weights(base, finetuned, id)?;
-            let square = |x: f32| f64::from(x) * f64::from(x);
-            let size: f64 = base.data.iter().map(|&w| square(w)).sum();
-            let difference = base
-                .data
+            let (outputs, inputs) = base.config().linear_shape(id.kind);
+            let square = |&x: &f32| f64::from(x) * f64::from(x);
+            let size: f64 = base
+                .expect(&id.weight(), &[outputs, inputs])?
+                .to_f32()
                 .iter()
-                .zip(&finetuned.data)
-                .map(|(&w, &t)| square(t - w))
+                .map(square)
                 .sum();
+            let difference: f64 = finetuned.difference(base, id)?.data.iter().map(square).sum();
             Ok((difference, size))
         })
         .collect::<Result<_, CompressError>>()?;
@@ -71,7 +68,7 @@ pub(crate) fn changed_linears(
 /// Refuses a difference that no fine-tune makes.
 pub(crate) fn check_difference(
     base: &Checkpoint,
-    finetuned: &Checkpoint,
+    finetuned: &Finetuned,
     relative: f64,
     force: bool,
 ) -> Result<(), CompressError> {
@@ -85,28 +82,4 @@ pub(crate) fn check_difference(
             base.dir().display()
         ),
     })
-}
-
-/// `ΔW = W' − W` of a linear, `[outputs, inputs]`.
-pub(crate) fn difference(
-    base: &Checkpoint,
-    finetuned: &Checkpoint,
-    id: LinearId,
-) -> Result<Matrix<f32>, CompressError> {
-    let (base, mut finetuned) = weights(base, finetuned, id)?;
-    finetuned.data.iter_mut().zip(&base.data).for_each(|(t, w)| *t -= w);
-    Ok(finetuned)
-}
-
-fn weights(
-    base: &Checkpoint,
-    finetuned: &Checkpoint,
-    id: LinearId,
-) -> Result<(Matrix<f32>, Matrix<f32>), CompressError> {
-    let (outputs, inputs) = base.config().linear_shape(id.kind);
-    let read = |checkpoint: &Checkpoint| -> Result<Matrix<f32>, CompressError> {
-        let view = checkpoint.expect(&id.weight(), &[outputs, inputs])?;
-        Ok(Matrix::from_vec(outputs, inputs, view.to_f32()))
-    };
-    Ok((read(base)?, read(finetuned)?))
 }

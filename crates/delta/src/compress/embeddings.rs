@@ -4,6 +4,7 @@ use deltamux_model::{Checkpoint, TensorView};
 use rayon::prelude::*;
 
 use super::error::CompressError;
+use super::finetuned::Finetuned;
 use super::linalg::Matrix;
 use crate::artifact::{ArtifactWriter, EmbeddingInfo, EmbeddingNames};
 
@@ -17,7 +18,7 @@ pub enum EmbeddingPolicy {
     Auto,
     /// Every changed row exactly.
     Exact,
-    /// Quantised factors at the budget's ratio.
+    /// Quantised factors at the budget's ratio, or signs with the method bitdelta.
     Factored,
     /// The base's rows, whatever the fine-tune did to them.
     Base,
@@ -43,7 +44,7 @@ pub(crate) enum Plan {
     /// Exact rows.
     Rows(Vec<u32>),
     Full,
-    /// The difference over the base's rows, factored, and exact added rows.
+    /// The difference over the base's rows, factored or its signs, and exact added rows.
     Factored(Matrix<f32>, Vec<u32>),
 }
 
@@ -51,13 +52,14 @@ pub(crate) enum Plan {
 pub(crate) fn plan(
     name: &str,
     base: &Checkpoint,
-    finetuned: &Checkpoint,
+    finetuned: &Finetuned,
     policy: EmbeddingPolicy,
 ) -> Result<Plan, CompressError> {
     let hidden = base.config().hidden_size;
     let (old, new) = (base.config().vocab_size, finetuned.config().vocab_size);
     let ours = base.expect(name, &[old, hidden])?;
     let theirs = finetuned.expect(name, &[new, hidden])?;
+    let theirs = theirs.view();
     let changed: Vec<u32> = (0..old.min(new))
         .into_par_iter()
         .filter(|&row| ours.row_f32(row) != theirs.row_f32(row))
@@ -97,12 +99,13 @@ pub(crate) fn plan(
 pub(crate) fn store_exact(
     plan: &Plan,
     names: &EmbeddingNames,
-    finetuned: &Checkpoint,
+    finetuned: &Finetuned,
     writer: &mut ArtifactWriter,
 ) -> Result<EmbeddingInfo, CompressError> {
     let config = finetuned.config();
     let (vocab, hidden) = (config.vocab_size, config.hidden_size);
     let theirs = finetuned.expect(names.full, &[vocab, hidden])?;
+    let theirs = theirs.view();
     Ok(match plan {
         Plan::Unchanged => EmbeddingInfo::Unchanged,
         Plan::Base => EmbeddingInfo::Base,

@@ -13,6 +13,9 @@ pub enum CompressError {
     /// A checkpoint was refused.
     #[error(transparent)]
     Checkpoint(#[from] deltamux_model::CheckpointError),
+    /// An adapter was refused.
+    #[error(transparent)]
+    Adapter(#[from] crate::peft::PeftError),
     /// The fine-tune's tokenizer was refused.
     #[error(transparent)]
     Tokenizer(#[from] deltamux_model::TokenizerError),

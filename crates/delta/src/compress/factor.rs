@@ -44,6 +44,20 @@ pub(crate) struct Factors {
     pub exact: bool,
 }
 
+impl Factors {
+    /// No ranks.
+    pub fn none(inputs: usize, outputs: usize) -> Self {
+        Self {
+            u: Matrix::zeros(0, outputs),
+            v: Matrix::zeros(0, inputs),
+            s: Vec::new(),
+            energies: Vec::new(),
+            residual_energy: None,
+            exact: false,
+        }
+    }
+}
+
 /// How the factors are chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Norm {

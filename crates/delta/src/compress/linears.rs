@@ -16,19 +16,20 @@ use serde::{Deserialize, Serialize};
 
 use super::calibrate::{Calibration, InputId, Split};
 use super::error::CompressError;
+use super::finetuned::Finetuned;
 use super::linalg::{LinalgError, Matrix, quadratic};
 use super::matrix::{self, CHOICES, Candidates, RankItem};
 use super::options::{Budget, CompressOptions};
 use super::permits::Permits;
 use super::quantise::InputMoments;
 use super::work::{Record, Work};
-use super::{Progress, Shard, Stage, allocate, compare};
+use super::{Progress, Shard, Stage, allocate};
 use crate::artifact::{LinearInfo, RelError};
 
 /// What the linears are made from.
 pub(super) struct Job<'a> {
     pub base: &'a Checkpoint,
-    pub finetuned: &'a Checkpoint,
+    pub finetuned: &'a Finetuned,
     pub calibration: &'a Calibration,
     pub options: &'a CompressOptions,
     /// Where finished work is kept.
@@ -172,7 +173,7 @@ impl Job<'_> {
             return Ok(survey(settled, items));
         }
         let moments = moments.get()?;
-        let delta = compare::difference(self.base, self.finetuned, id)?;
+        let delta = self.finetuned.difference(self.base, id)?;
         let scale = scale(quadratic(&delta, &moments.c));
         let candidates = self.prepare(id, &delta, moments, budget)?;
         let items = candidates.items(&moments.inputs, scale);
@@ -199,7 +200,7 @@ impl Job<'_> {
         }
         let (budget, _) = self.own_budget(id);
         let moments = moments.get()?;
-        let delta = compare::difference(self.base, self.finetuned, id)?;
+        let delta = self.finetuned.difference(self.base, id)?;
         let energy = quadratic(&delta, &moments.c);
         let heldout_energy = moments.heldout.as_ref().map(|c| quadratic(&delta, c));
         let candidates = self.prepare(id, &delta, moments, budget)?;
@@ -254,7 +255,7 @@ impl Job<'_> {
 
     fn own_budget(&self, id: LinearId) -> (u64, u64) {
         let (outputs, inputs) = self.base.config().linear_shape(id.kind);
-        matrix::own_budget(&id.to_string(), inputs, outputs, self.options.ratio)
+        matrix::own_budget(&id.to_string(), inputs, outputs, self.options.ratio())
     }
 }
 

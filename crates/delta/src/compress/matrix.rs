@@ -6,7 +6,7 @@ use super::factor::{Factors, factor};
 use super::linalg::{LinalgError, Matrix};
 use super::options::Method;
 use super::quantise::{Approximation, InputMoments, quantise, store_f16};
-use super::{best, delta_come, low_rank, prinmix};
+use super::{best, bitdelta, delta_come, low_rank, prinmix};
 
 /// What a rank may become, the dropped rank included.
 pub(crate) const CHOICES: usize = 8;
@@ -47,6 +47,8 @@ pub(crate) enum Kind {
     Fixed(Vec<u8>),
     /// f16, no codes.
     Halves,
+    /// Signs: there are no factors.
+    Signs,
 }
 
 /// Bits for the ranks of a matrix with its own budget, and those by which what it takes besides is over the budget: one
@@ -71,6 +73,13 @@ pub(crate) fn prepare(
     budget: u64,
 ) -> Result<Candidates, LinalgError> {
     let (outputs, inputs) = (delta.rows, delta.cols);
+    if method == Method::Bitdelta {
+        return Ok(Candidates {
+            method,
+            factors: Factors::none(inputs, outputs),
+            kind: Kind::Signs,
+        });
+    }
     let full = outputs.min(inputs);
     let (keep, fixed) = match method {
         Method::Prinmix => (candidate_ranks(inputs, outputs, budget), None),
@@ -80,6 +89,7 @@ pub(crate) fn prepare(
             (widths.len(), Some(widths))
         }
         Method::LowRank => (low_rank::ranks(inputs, outputs, budget), None),
+        Method::Bitdelta => (0, None),
     };
     let factors = factor(delta, &moments.c, method.norm(), method.order(), keep)?;
     let in_halves = factors.s.len() as u64 * account::rank_bits(inputs, outputs, 16);
@@ -102,7 +112,7 @@ impl Candidates {
         let (inputs, outputs) = (self.factors.v.cols, self.factors.u.cols);
         let rank = |&bits: &u8| account::rank_bits(inputs, outputs, bits);
         match &self.kind {
-            Kind::Open => 0,
+            Kind::Open | Kind::Signs => 0,
             Kind::Fixed(widths) => widths.iter().map(rank).sum(),
             Kind::Halves => self.factors.s.len() as u64 * rank(&16),
         }
@@ -113,7 +123,7 @@ impl Candidates {
         match (&self.kind, self.method) {
             (Kind::Open, Method::Best) => best::items(&self.factors, moments, scale),
             (Kind::Open, _) => prinmix::items(&self.factors, moments, scale),
-            (Kind::Fixed(_) | Kind::Halves, _) => Vec::new(),
+            (Kind::Fixed(_) | Kind::Halves | Kind::Signs, _) => Vec::new(),
         }
     }
 
@@ -121,7 +131,7 @@ impl Candidates {
     pub fn allocate(&self, moments: &InputMoments, scale: f64, budget: u64) -> Option<Allocation> {
         match &self.kind {
             Kind::Open => Some(allocate(&self.items(moments, scale), budget)),
-            Kind::Fixed(_) | Kind::Halves => None,
+            Kind::Fixed(_) | Kind::Halves | Kind::Signs => None,
         }
     }
 
@@ -134,6 +144,7 @@ impl Candidates {
     ) -> Result<Approximation, LinalgError> {
         match (&self.kind, self.method) {
             (Kind::Halves, _) => Ok(store_f16(delta, &self.factors)),
+            (Kind::Signs, _) => Ok(bitdelta::quantise(delta, &moments.c)),
             (Kind::Fixed(widths), _) => {
                 let chosen: Vec<_> = widths.iter().copied().enumerate().collect();
                 quantise(delta, moments, &self.factors, &chosen, false)

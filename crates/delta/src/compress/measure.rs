@@ -7,6 +7,7 @@ use deltamux_model::{Checkpoint, LayerwiseModel, LinearId};
 
 use super::calibrate::{InputId, calibrate};
 use super::error::CompressError;
+use super::finetuned::Finetuned;
 use super::linears::Job;
 use super::options::CompressOptions;
 use super::{Progress, Stage, compare};
@@ -36,16 +37,17 @@ pub fn measure(
         return Ok(Vec::new());
     };
     runs.iter().try_for_each(CompressOptions::check)?;
+    let finetuned = Finetuned::open(finetuned, base)?;
     let base = Checkpoint::open(base)?;
-    let finetuned = Checkpoint::open(finetuned)?;
     compare::check_configs(&base, &finetuned)?;
     let limit = first.max_text_tokens.min(finetuned.config().max_position_embeddings);
-    let samples = first.calibration.tokenise(finetuned.dir(), limit)?;
+    let samples = first.calibration.tokenise(&finetuned, limit)?;
     let threads = Threads::new(first.threads);
     let dir = tempfile::tempdir()?;
     threads.install(|| {
         let wanted = linears.iter().copied().map(InputId::of).collect();
-        let mut model = LayerwiseModel::new(&finetuned, &|_| None, threads.clone());
+        let (layers, replaced) = finetuned.layers();
+        let mut model = LayerwiseModel::new(layers, &replaced, threads.clone());
         let calibration = calibrate(
             &mut model,
             finetuned.config(),

@@ -13,7 +13,7 @@ use super::work::Inputs;
 use super::write::mean_error;
 use crate::artifact::{
     ArtifactError, ArtifactWriter, DELTA_FILE, FORMAT_VERSION, FileInfo, LinearInfo, MANIFEST_FILE, MAX_MANIFEST_BYTES,
-    Manifest, Mapped, SHARD_FILE, Target, Tensors, Totals, check_widths, read_widths, sealed, verify_files,
+    Manifest, Mapped, SHARD_FILE, Target, Tensors, Totals, check_stored, sealed, verify_files,
 };
 
 /// `shard.json`: what a shard is a part of, and its part.
@@ -93,11 +93,15 @@ pub fn merge(dirs: &[PathBuf], out: &Path, name: Option<&str>, force: bool) -> R
     LinearInfo::set_bytes(&mut linears, &sizes);
     let mut allocations: Vec<&(String, Allocated)> = shards.iter().flat_map(|(_, s)| &s.allocations).collect();
     allocations.sort_by_key(|(name, _)| (LinearId::from_weight(&format!("{name}.weight")), name));
+    let totals = Totals::of(&linears, &files);
+    // A method that has no ratio of its own to keep says what it takes.
+    let asked = first.manifest.ratio == first.inputs.ratio;
     let manifest = Manifest {
         name,
+        ratio: totals.linear_ratio.filter(|_| !asked).unwrap_or(first.manifest.ratio),
         unchanged_linears: shards.iter().map(|(_, s)| s.manifest.unchanged_linears).sum(),
         rel_output_error: mean_error(&linears),
-        totals: Totals::of(&linears, &files),
+        totals,
         linears,
         allocation_gap: Allocated::gap(allocations.iter().map(|(_, a)| *a)),
         // Shards without a changed linear looked at no text.
@@ -186,10 +190,9 @@ fn copy_tensors(
         let id = LinearId::from_weight(&format!("{}.weight", info.name))
             .filter(|id| shard.inputs.shard.has(*id))
             .ok_or_else(|| invalid(format!("`{}` is no linear of shard {}", info.name, shard.inputs.shard)))?;
-        if info.ranks > 0 {
+        if info.is_stored() {
             let tensor = tensors.expect(&info.name)?;
-            let (_, widths) = read_widths(tensor.bytes()).map_err(|e| invalid(format!("`{}`: {e}", info.name)))?;
-            check_widths(info, &widths).map_err(invalid)?;
+            check_stored(info, tensor.bytes()).map_err(invalid)?;
         }
         linears.insert(id, info.clone());
     }

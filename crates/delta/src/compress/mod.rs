@@ -7,12 +7,14 @@
 pub(crate) mod account;
 pub(crate) mod allocate;
 mod best;
+mod bitdelta;
 mod calibrate;
 mod compare;
 mod delta_come;
 mod embeddings;
 mod error;
 mod factor;
+mod finetuned;
 #[cfg(test)]
 mod golden;
 mod gptq;
@@ -39,11 +41,12 @@ mod write;
 use std::path::Path;
 
 use deltamux_kernels::Threads;
-use deltamux_model::{Checkpoint, LayerwiseModel, layout};
+use deltamux_model::{Checkpoint, LayerwiseModel, LinearId, layout};
 
 use crate::artifact::{CalibrationInfo, MANIFEST_FILE, Manifest, SHARD_FILE, Target};
 use calibrate::{Calibration, InputId, calibrate};
 use embeddings::Plan;
+use finetuned::Finetuned;
 use linears::Job;
 use samples::Samples;
 use work::{Inputs, PIPELINE_VERSION, Work};
@@ -53,7 +56,7 @@ pub use embeddings::EmbeddingPolicy;
 pub use error::CompressError;
 pub use measure::{Measured, measure};
 pub use merge::merge;
-pub use options::{Budget, CompressOptions, Method};
+pub use options::{Budget, CompressOptions, DEFAULT_RATIO, Method};
 pub use samples::CalibrationSource;
 pub use shard::Shard;
 pub use work::work_dir;
@@ -125,8 +128,8 @@ fn run(
     progress: Progress<'_>,
 ) -> Result<Compressed, CompressError> {
     progress(Stage::Read, 0, 3);
+    let finetuned = Finetuned::open(finetuned, base)?;
     let base = Checkpoint::open(base)?;
-    let finetuned = Checkpoint::open(finetuned)?;
     compare::check_configs(&base, &finetuned)?;
     let marker = if options.shard.is_part() {
         SHARD_FILE
@@ -144,6 +147,10 @@ fn run(
     let (mut changed, relative) = compare::changed_linears(&base, &finetuned)?;
     compare::check_difference(&base, &finetuned, relative, options.force)?;
     changed.retain(|id| options.shard.has(*id));
+    if options.method == Method::Bitdelta {
+        let shape = |&id: &LinearId| (id, base.config().linear_shape(id.kind));
+        bitdelta::check_ratio(options.ratio, changed.iter().map(shape))?;
+    }
     let plan = |name| embeddings::plan(name, &base, &finetuned, options.embeddings);
     let (embedding, head) = match options.shard.is_first() {
         true => {
@@ -157,16 +164,17 @@ fn run(
     };
     progress(Stage::Read, 2, 3);
     let samples = options.calibration.tokenise(
-        finetuned.dir(),
+        &finetuned,
         options.max_text_tokens.min(finetuned.config().max_position_embeddings),
     )?;
+    let finetuned_digest = finetuned.digest()?;
     let inputs = Inputs {
         pipeline: PIPELINE_VERSION,
         base: base.digest(),
-        finetuned: finetuned.digest(),
-        calibration: calibrate::digest(&finetuned.digest(), &samples),
+        calibration: calibrate::digest(&finetuned_digest, &samples),
+        finetuned: finetuned_digest,
         method: options.method.name().to_string(),
-        ratio: options.ratio,
+        ratio: options.ratio(),
         budget: options.budget.name().to_string(),
         embeddings: options.embeddings.name().to_string(),
         shard: options.shard,
@@ -189,10 +197,10 @@ fn run(
         job.run(&changed)
     })
     .and_then(|(linears, allocations)| {
-        if !linears.is_empty() && linears.iter().all(|linear| linear.about.info.ranks == 0) {
+        if !linears.is_empty() && linears.iter().all(|linear| !linear.about.info.is_stored()) {
             return Err(CompressError::Option(format!(
                 "ratio {} leaves no room for a single rank of any linear: raise --ratio",
-                options.ratio
+                options.ratio()
             )));
         }
         let parts = write::Parts {
@@ -228,8 +236,8 @@ fn run(
 /// The second moments of the inputs of all `changed` linears.
 #[expect(clippy::too_many_arguments, reason = "the parts of one run")]
 fn calibrated(
-    finetuned: &Checkpoint,
-    changed: &[deltamux_model::LinearId],
+    finetuned: &Finetuned,
+    changed: &[LinearId],
     samples: &Samples,
     inputs: &Inputs,
     work: &Work,
@@ -242,7 +250,8 @@ fn calibrated(
         None => work.calibration_dir(),
     };
     let wanted = changed.iter().copied().map(InputId::of).collect();
-    let mut model = LayerwiseModel::new(finetuned, &|_| None, threads.clone());
+    let (layers, replaced) = finetuned.layers();
+    let mut model = LayerwiseModel::new(layers, &replaced, threads.clone());
     calibrate(
         &mut model,
         finetuned.config(),

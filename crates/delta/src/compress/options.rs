@@ -6,6 +6,9 @@ use super::error::CompressError;
 use super::factor::{Norm, Order};
 use super::{CalibrationSource, EmbeddingPolicy, Shard};
 
+/// The ratio of methods that can keep any, when none is given.
+pub const DEFAULT_RATIO: f64 = 1.0 / 16.0;
+
 /// A compression method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Method {
@@ -18,6 +21,8 @@ pub enum Method {
     /// PrinMix's idea with all that lowered the error at the same bytes: factors that are optimal for the outputs, widths
     /// of their own for U and V, scales in 5 bits, codes polished after rounding.
     Best,
+    /// BitDelta: signs and one scale a matrix, 1 bit a weight. It has no other ratio.
+    Bitdelta,
 }
 
 impl Method {
@@ -28,20 +33,22 @@ impl Method {
             Self::DeltaCome => "delta-come",
             Self::LowRank => "low-rank",
             Self::Best => "best",
+            Self::Bitdelta => "bitdelta",
         }
     }
 
     /// The method of that name.
     pub fn from_name(name: &str) -> Result<Self, CompressError> {
-        let all = [Self::Prinmix, Self::DeltaCome, Self::LowRank, Self::Best];
-        if name == "bitdelta" {
-            return Err(CompressError::Option(
-                "method bitdelta is not implemented yet; use prinmix, delta-come, low-rank or best".to_string(),
-            ));
-        }
+        let all = [
+            Self::Prinmix,
+            Self::DeltaCome,
+            Self::LowRank,
+            Self::Best,
+            Self::Bitdelta,
+        ];
         all.into_iter().find(|m| m.name() == name).ok_or_else(|| {
             CompressError::Option(format!(
-                "unknown method `{name}`; known are prinmix, delta-come, low-rank and best"
+                "unknown method `{name}`; known are prinmix, delta-come, low-rank, best and bitdelta"
             ))
         })
     }
@@ -50,7 +57,7 @@ impl Method {
     pub(crate) fn norm(self) -> Norm {
         match self {
             Self::Best => Norm::Outputs,
-            Self::Prinmix | Self::DeltaCome | Self::LowRank => Norm::Weights,
+            Self::Prinmix | Self::DeltaCome | Self::LowRank | Self::Bitdelta => Norm::Weights,
         }
     }
 
@@ -58,7 +65,7 @@ impl Method {
     pub(crate) fn chooses_widths(self) -> bool {
         match self {
             Self::Prinmix | Self::Best => true,
-            Self::DeltaCome | Self::LowRank => false,
+            Self::DeltaCome | Self::LowRank | Self::Bitdelta => false,
         }
     }
 
@@ -66,7 +73,7 @@ impl Method {
     pub(crate) fn order(self) -> Order {
         match self {
             Self::Prinmix | Self::Best => Order::Energy,
-            Self::DeltaCome | Self::LowRank => Order::SingularValue,
+            Self::DeltaCome | Self::LowRank | Self::Bitdelta => Order::SingularValue,
         }
     }
 }
@@ -95,8 +102,9 @@ impl Budget {
 pub struct CompressOptions {
     /// Method.
     pub method: Method,
-    /// Stored bytes of the changed linears over their bf16 bytes, above 0 and at most 1.
-    pub ratio: f64,
+    /// Stored bytes of the changed linears over their bf16 bytes, above 0 and at most 1; `None` for what the method
+    /// needs (bitdelta) or [`DEFAULT_RATIO`].
+    pub ratio: Option<f64>,
     /// Over what the budget is shared.
     pub budget: Budget,
     /// Calibration texts.
@@ -127,7 +135,7 @@ impl CompressOptions {
     pub fn new() -> Self {
         Self {
             method: Method::Best,
-            ratio: 1.0 / 16.0,
+            ratio: None,
             budget: Budget::Model,
             calibration: CalibrationSource::General,
             embeddings: EmbeddingPolicy::Auto,
@@ -142,11 +150,16 @@ impl CompressOptions {
         }
     }
 
+    /// The ratio that was asked for, or [`DEFAULT_RATIO`].
+    pub(crate) fn ratio(&self) -> f64 {
+        self.ratio.unwrap_or(DEFAULT_RATIO)
+    }
+
     pub(crate) fn check(&self) -> Result<(), CompressError> {
-        if !(self.ratio > 0.0 && self.ratio <= 1.0) {
+        if !(self.ratio() > 0.0 && self.ratio() <= 1.0) {
             return Err(CompressError::Option(format!(
                 "ratio {}: expected a share above 0 and at most 1, such as 1/16 or 0.0625",
-                self.ratio
+                self.ratio()
             )));
         }
         self.shard.check()?;

@@ -7,7 +7,7 @@ use half::f16;
 use super::factor::Factors;
 use super::gptq::{Hessian, Quantised, quantise_ranks, quantise_rows};
 use super::linalg::{LinalgError, Matrix, product, solve};
-use crate::artifact::{Coding, PackedBand, PackedLinear};
+use crate::artifact::{Coding, Packed, PackedBand, PackedLinear};
 
 /// Share of the mean diagonal that GPTQ adds to the Hessian of V's columns.
 pub(crate) const V_DAMPING: f64 = 0.01;
@@ -38,9 +38,20 @@ impl InputMoments {
 /// A quantised difference and what it stands for.
 #[derive(Debug)]
 pub(crate) struct Approximation {
-    pub packed: PackedLinear,
-    /// The dense difference that the packed factors stand for.
+    pub packed: Packed,
+    /// The dense difference that the packed one stands for.
     pub dense: Matrix<f32>,
+}
+
+#[cfg(test)]
+impl Approximation {
+    /// The packed factors.
+    pub fn factors(&self) -> &PackedLinear {
+        match &self.packed {
+            Packed::Factors(factors) => factors,
+            Packed::Signs(_) => panic!("signs"),
+        }
+    }
 }
 
 /// Quantises the ranks `chosen` (rank, bits) of `factors`. With `correct`, U is first re-solved against the quantised
@@ -76,7 +87,12 @@ pub(crate) fn quantise(
     };
     let dense = product(u.values.view().transpose(), g.view());
     Ok(Approximation {
-        packed: pack(Coding::Affine, unit, &s, [(&v, bits.as_slice()), (&u, bits.as_slice())]),
+        packed: Packed::Factors(pack(
+            Coding::Affine,
+            unit,
+            &s,
+            [(&v, bits.as_slice()), (&u, bits.as_slice())],
+        )),
         dense,
     })
 }
@@ -113,7 +129,7 @@ pub(crate) fn store_f16(delta: &Matrix<f32>, factors: &Factors) -> Approximation
         if m.rows == 0 { Vec::new() } else { vec![band] }
     };
     Approximation {
-        packed: PackedLinear {
+        packed: Packed::Factors(PackedLinear {
             inputs,
             outputs,
             unit,
@@ -121,7 +137,7 @@ pub(crate) fn store_f16(delta: &Matrix<f32>, factors: &Factors) -> Approximation
             coding: Coding::Affine,
             v: bands(&v),
             u: bands(&u),
-        },
+        }),
         dense,
     }
 }
@@ -241,20 +257,22 @@ mod tests {
             let (delta, moments, factors) = make(outputs, inputs, seed);
             let chosen: Vec<(usize, u8)> = widths.into_iter().take(factors.s.len()).enumerate().collect();
             let made = quantise(&delta, &moments, &factors, &chosen, correct).unwrap();
-            let bytes = made.packed.encode();
-            prop_assert_eq!(Some(bytes.len()), packed_bytes(inputs, outputs, made.packed.coding, &made.packed.widths()));
-            assert_close(&made.packed.to_delta().unwrap().to_dense(), &made.dense.data)?;
+            let packed = made.factors();
+            let bytes = packed.encode();
+            prop_assert_eq!(Some(bytes.len()), packed_bytes(inputs, outputs, packed.coding, &packed.widths()));
+            assert_close(&packed.to_delta().unwrap().to_dense(), &made.dense.data)?;
         }
 
         #[test]
         fn f16_factors_read_back_as_the_approximation(outputs in 1..150usize, inputs in 1..150usize, seed: u64) {
             let (delta, _, factors) = make(outputs, inputs, seed);
             let made = store_f16(&delta, &factors);
+            let packed = made.factors();
             prop_assert_eq!(
-                Some(made.packed.encode().len()),
-                packed_bytes(inputs, outputs, made.packed.coding, &made.packed.widths())
+                Some(packed.encode().len()),
+                packed_bytes(inputs, outputs, packed.coding, &packed.widths())
             );
-            assert_close(&made.packed.to_delta().unwrap().to_dense(), &made.dense.data)?;
+            assert_close(&packed.to_delta().unwrap().to_dense(), &made.dense.data)?;
         }
     }
 

@@ -1,12 +1,13 @@
 //! Calibration texts: JSON lines of texts or conversations, rendered and tokenised as the fine-tune sees them.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use deltamux_model::{ChatTemplate, Tokenizer};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::error::CompressError;
+use super::finetuned::Finetuned;
 
 /// The bundled general set, used when the user brings none.
 const GENERAL: &str = include_str!("../../data/general.jsonl");
@@ -39,8 +40,8 @@ impl CalibrationSource {
         }
     }
 
-    /// Reads, renders by the chat template in `finetuned` and tokenises; a text is cut to `max_tokens`.
-    pub(crate) fn tokenise(&self, finetuned: &Path, max_tokens: usize) -> Result<Samples, CompressError> {
+    /// Reads, renders by the fine-tune's chat template and tokenises; a text is cut to `max_tokens`.
+    pub(crate) fn tokenise(&self, finetuned: &Finetuned, max_tokens: usize) -> Result<Samples, CompressError> {
         let (text, path) = match self {
             Self::General => (GENERAL.to_string(), PathBuf::from("the bundled calibration set")),
             Self::File(path) => {
@@ -55,7 +56,7 @@ impl CalibrationSource {
                 (text, path.clone())
             }
         };
-        let tokenizer = Tokenizer::from_dir(finetuned)?;
+        let tokenizer = Tokenizer::from_dir(finetuned.dir_of("tokenizer.json"))?;
         let mut template = None;
         let mut samples = Samples {
             calibration: Vec::new(),
@@ -73,10 +74,7 @@ impl CalibrationSource {
                 Sample::Text(text) => tokenizer.encode(&text, true)?,
                 Sample::Messages(messages) => {
                     if template.is_none() {
-                        template = Some(
-                            ChatTemplate::from_dir(finetuned)?
-                                .ok_or_else(|| deltamux_model::TemplateError::Missing(finetuned.to_path_buf()))?,
-                        );
+                        template = Some(chat_template(finetuned)?);
                     }
                     let rendered = match &template {
                         Some(template) => template
@@ -106,6 +104,16 @@ impl CalibrationSource {
         }
         Ok(samples)
     }
+}
+
+/// The fine-tune's own template; an adapter may leave it to its base.
+fn chat_template(finetuned: &Finetuned) -> Result<ChatTemplate, CompressError> {
+    let own = ChatTemplate::from_dir(finetuned.dir())?;
+    let template = match own {
+        Some(own) => Some(own),
+        None => ChatTemplate::from_files(&|file| finetuned.dir_of(file).join(file))?,
+    };
+    Ok(template.ok_or_else(|| deltamux_model::TemplateError::Missing(finetuned.dir().to_path_buf()))?)
 }
 
 #[derive(Debug, PartialEq)]

@@ -4,13 +4,14 @@ use deltamux_model::Checkpoint;
 
 use super::embeddings::{self, Plan};
 use super::error::CompressError;
+use super::finetuned::Finetuned;
 use super::linalg::{Matrix, dot};
 use super::linears::{Allocated, Finished};
 use super::merge::ShardManifest;
 use super::options::{CompressOptions, Method};
 use super::quantise::{Approximation, InputMoments};
 use super::work::Inputs;
-use super::{Compressed, Progress, Stage, matrix, text_files};
+use super::{Compressed, Progress, Stage, bitdelta, matrix, text_files};
 use crate::artifact::{
     ArtifactWriter, BaseInfo, CalibrationInfo, EMBEDDING, EmbeddingInfo, EmbeddingNames, FORMAT_VERSION, HEAD,
     LinearInfo, Manifest, RelError, Target, Totals,
@@ -19,7 +20,7 @@ use crate::artifact::{
 /// Everything that goes into an artifact.
 pub(super) struct Parts<'a> {
     pub base: &'a Checkpoint,
-    pub finetuned: &'a Checkpoint,
+    pub finetuned: &'a Finetuned,
     pub name: &'a str,
     pub options: &'a CompressOptions,
     pub inputs: &'a Inputs,
@@ -39,7 +40,7 @@ pub(super) fn write(parts: Parts<'_>, target: Target, progress: Progress<'_>) ->
     let mut linears = Vec::new();
     for Finished { id, bytes, about } in parts.linears {
         // A linear whose share of the budget holds no rank stores nothing.
-        if about.info.ranks > 0 {
+        if about.info.is_stored() {
             writer.raw(&id.to_string(), "U8", vec![bytes.len()], bytes);
         }
         linears.push(about.info);
@@ -63,17 +64,20 @@ pub(super) fn write(parts: Parts<'_>, target: Target, progress: Progress<'_>) ->
     }
     LinearInfo::set_bytes(&mut linears, &sizes);
     let config = base.config();
+    let totals = Totals::of(&linears, &files);
+    // Signs take what they take: that is what was asked for by their name.
+    let own = parts.options.ratio.is_none() && parts.options.method == Method::Bitdelta;
     let manifest = Manifest {
         format_version: FORMAT_VERSION,
         name: parts.name.to_string(),
         method: parts.options.method.name().to_string(),
-        ratio: parts.options.ratio,
+        ratio: totals.linear_ratio.filter(|_| own).unwrap_or(parts.options.ratio()),
         budget: parts.options.budget.name().to_string(),
         base: BaseInfo::of(base),
         vocab_size: (finetuned.config().vocab_size != config.vocab_size).then_some(finetuned.config().vocab_size),
         unchanged_linears: config.linears().filter(|id| shard.has(*id)).count() - linears.len(),
         rel_output_error: mean_error(&linears),
-        totals: Totals::of(&linears, &files),
+        totals,
         linears,
         embedding,
         head,
@@ -118,7 +122,7 @@ fn mean(values: impl Iterator<Item = Option<f64>>) -> Option<f64> {
 fn store(
     plan: &Plan,
     names: &EmbeddingNames,
-    finetuned: &Checkpoint,
+    finetuned: &Finetuned,
     options: &CompressOptions,
     writer: &mut ArtifactWriter,
 ) -> Result<EmbeddingInfo, CompressError> {
@@ -126,7 +130,7 @@ fn store(
     let (Plan::Factored(difference, _), EmbeddingInfo::Factored { rows, bytes, .. }) = (plan, &exact) else {
         return Ok(exact);
     };
-    let approximation = factor_alone(difference, names.factors, options.method, options.ratio)?;
+    let approximation = factor_alone(difference, names.factors, options.method, options.ratio())?;
     let packed = approximation.packed;
     let mut rest = difference.clone();
     rest.data
@@ -134,14 +138,19 @@ fn store(
         .zip(&approximation.dense.data)
         .for_each(|(d, a)| *d -= a);
     let before = writer.bytes();
-    if packed.ranks() > 0 {
+    if !packed.is_empty() {
         writer.packed(names.factors, &packed);
     }
-    Ok(EmbeddingInfo::Factored {
-        ranks: packed.ranks(),
-        rows: *rows,
-        bytes: bytes + (writer.bytes() - before),
-        rel_error: Some(dot(&rest.data, &rest.data) / dot(&difference.data, &difference.data)),
+    let (rows, bytes) = (*rows, bytes + (writer.bytes() - before));
+    let rel_error = Some(dot(&rest.data, &rest.data) / dot(&difference.data, &difference.data));
+    Ok(match packed.ranks() {
+        Some(ranks) => EmbeddingInfo::Factored {
+            ranks,
+            rows,
+            bytes,
+            rel_error,
+        },
+        None => EmbeddingInfo::Signs { rows, bytes, rel_error },
     })
 }
 
@@ -156,6 +165,9 @@ fn factor_alone(
         tensor: name.to_string(),
         what: e.to_string(),
     };
+    if method == Method::Bitdelta {
+        return Ok(bitdelta::quantise_rows(difference));
+    }
     let inputs = difference.cols;
     let mut identity = Matrix::zeros(inputs, inputs);
     for i in 0..inputs {
@@ -173,13 +185,14 @@ fn factor_alone(
 /// Stores the norms and biases that changed, exactly; returns their names.
 fn vectors(
     base: &Checkpoint,
-    finetuned: &Checkpoint,
+    finetuned: &Finetuned,
     writer: &mut ArtifactWriter,
 ) -> Result<Vec<String>, CompressError> {
     let mut changed = Vec::new();
     for (name, length) in crate::artifact::vector_lengths(base.config()) {
         let ours = base.expect(&name, &[length])?;
         let theirs = finetuned.expect(&name, &[length])?;
+        let theirs = theirs.view();
         if ours.to_f32() != theirs.to_f32() {
             writer.raw(&name, theirs.dtype.name(), vec![length], theirs.bytes.to_vec());
             changed.push(name);

@@ -134,6 +134,16 @@ impl Adapter {
         &self.replaced
     }
 
+    /// Whether the fine-tune's tensor of that name differs from the base's.
+    pub fn changes(&self, name: &str) -> bool {
+        self.replaced.contains_key(name)
+            || match name {
+                layout::EMBEDDING => self.embedding.is_some(),
+                layout::HEAD => self.head.is_some(),
+                _ => LinearId::from_weight(name).is_some_and(|id| self.linears.contains_key(&id)),
+            }
+    }
+
     /// Makes the weights of the fine-tune from those of the base: `values` are the tensor `name` of the base, row-major,
     /// and become the merged ones. Only an embedding or head that the adapter resized changes in length.
     ///

@@ -17,7 +17,7 @@ use super::random::{Streams, gaussian};
 use super::{METHOD, SynthError};
 use crate::artifact::{
     ArtifactWriter, BaseInfo, CalibrationInfo, Coding, EmbeddingInfo, FORMAT_VERSION, LinearInfo, MANIFEST_FILE,
-    Manifest, PackedBand, PackedLinear, RelError, Target, Totals, vector_lengths,
+    Manifest, Packed, PackedBand, PackedLinear, RelError, Target, Totals, vector_lengths,
 };
 use crate::compress::account::{CHOICES, rank_bits};
 use crate::compress::allocate::{Item, allocate};
@@ -65,7 +65,7 @@ pub(super) fn write(base: &Checkpoint, name: &str, seed: u64, ratio: f64, out: &
         .par_iter()
         .zip(&widths)
         .map(|(spectrum, widths)| {
-            let linear = pack(base, spectrum, widths, &mut streams(&spectrum.id).stream(1));
+            let linear = Packed::Factors(pack(base, spectrum, widths, &mut streams(&spectrum.id).stream(1)));
             (
                 LinearInfo::new(&spectrum.id, &linear, RelError::default(), None),
                 linear.encode(),

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use deltamux_delta::artifact::{ArtifactWriter, Manifest, Target};
 use deltamux_delta::compress::Compressed;
-use deltamux_delta::{CalibrationSource, CompressError, CompressOptions, compress};
+use deltamux_delta::{CalibrationSource, CompressError, CompressOptions, Method, compress};
 
 pub fn tiny(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -26,6 +26,17 @@ pub fn options(task: &str, lines: usize, dir: &Path) -> CompressOptions {
 
 pub fn run(base: &Path, finetuned: &Path, out: &Path, options: &CompressOptions) -> Result<Compressed, CompressError> {
     compress(base, finetuned, out, options, &|_, _, _| {})
+}
+
+/// The same as signs.
+pub fn signs(task: &str, dir: &Path) -> PathBuf {
+    let out = dir.join(format!("{task}-signs"));
+    let options = CompressOptions {
+        method: Method::Bitdelta,
+        ..options(task, 8, dir)
+    };
+    run(&tiny("base"), &tiny(task), &out, &options).unwrap();
+    out
 }
 
 /// Compresses the tiny variant `task` to `dir/task`.
@@ -63,6 +74,7 @@ pub fn tensors(path: &Path) -> Vec<Tensor> {
                 "U8" => "U8",
                 "U32" => "U32",
                 "BF16" => "BF16",
+                "F16" => "F16",
                 "F32" => "F32",
                 other => panic!("type {other}"),
             },

@@ -10,6 +10,7 @@ use crate::Threads;
 use crate::isa::for_each_isa;
 use crate::lanes;
 use crate::lowbit::{GROUP, groups};
+use crate::placement::{self, Place};
 use crate::threads::DisjointRows;
 use std::cell::Cell;
 use std::ops::Range;
@@ -78,12 +79,6 @@ fn check(terms: &[Term<'_>], rows: usize, inputs: usize, stride: usize) {
     for term in terms {
         let delta = term.delta;
         assert_eq!(delta.inputs, inputs, "all terms have the same inputs");
-        assert!(
-            term.rows.start <= term.rows.end && term.rows.end <= rows,
-            "a term's rows lie in x"
-        );
-        let end = term.column.checked_add(delta.outputs);
-        assert!(end.is_some_and(|end| end <= stride), "a term's columns lie in y");
         for ranks in [
             delta.v_factors().map(|v| v.ranks()).sum::<usize>(),
             delta.u_factors().map(|u| u.ranks()).sum(),
@@ -95,14 +90,12 @@ fn check(terms: &[Term<'_>], rows: usize, inputs: usize, stride: usize) {
             );
         }
     }
-    let mut order: Vec<&Term<'_>> = terms.iter().filter(|t| !t.rows.is_empty()).collect();
-    order.sort_unstable_by_key(|t| t.rows.start);
-    for (i, a) in order.iter().enumerate() {
-        for b in order[i + 1..].iter().take_while(|b| b.rows.start < a.rows.end) {
-            let apart = a.column + a.delta.outputs <= b.column || b.column + b.delta.outputs <= a.column;
-            assert!(apart, "no two terms share an element of y");
-        }
-    }
+    let place = |term: &Term<'_>| Place {
+        rows: term.rows.clone(),
+        column: term.column,
+        outputs: term.delta.outputs,
+    };
+    placement::check(terms.iter().map(place).collect(), rows, stride);
 }
 
 thread_local! {

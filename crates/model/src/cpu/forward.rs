@@ -3,16 +3,15 @@
 use std::ops::Range;
 
 use deltamux_kernels::attention::{self, Columns, PagedCache, Rotation};
-use deltamux_kernels::lowrank::{Term, add_terms};
 use deltamux_kernels::ops::{self, Rope};
-use deltamux_kernels::{Product, Threads, multiply};
+use deltamux_kernels::{Product, Threads, lowrank, multiply, signs};
 
 use super::batch::{Batch, Segment};
 use super::weights::{Layer, Linear, Vector};
 use super::{CpuBackend, Observer};
 use crate::ModelConfig;
 use crate::linear::LinearKind;
-use crate::variant::{EmbeddingDelta, VariantWeights};
+use crate::variant::{EmbeddingDelta, MatrixDelta, VariantWeights};
 
 /// Room for what a layer computes over a batch's rows.
 pub(super) struct Buffers {
@@ -164,11 +163,11 @@ impl CpuBackend {
                         None => base(out),
                     },
                     EmbeddingDelta::Full(matrix) => matrix.row(token as usize, out),
-                    EmbeddingDelta::Factored(factors, rows) => match rows.get(&token) {
+                    EmbeddingDelta::Added(delta, rows) => match rows.get(&token) {
                         Some(exact) => out.copy_from_slice(exact),
                         None => {
                             base(out);
-                            factors.add_dense_row(token as usize, out);
+                            delta.add_dense_row(token as usize, out);
                         }
                     },
                 }
@@ -197,19 +196,21 @@ fn apply_linears(layer: &Layer, kinds: &[LinearKind], batch: &Batch<'_>, x: &[f3
         .collect();
     multiply(&products, x, batch.rows, y, stride, threads);
 
-    let mut terms = Vec::new();
+    let (mut factors, mut of_signs) = (Vec::new(), Vec::new());
     for Segment { variant, rows } in &batch.segments {
         let Some(variant) = variant else { continue };
         for &(linear, column) in &linears {
-            if let Some(delta) = variant.linears.get(&linear.id) {
-                let rows = rows.clone();
-                terms.push(Term { delta, rows, column });
+            let rows = rows.clone();
+            match variant.linears.get(&linear.id) {
+                Some(MatrixDelta::LowRank(delta)) => factors.push(lowrank::Term { delta, rows, column }),
+                Some(MatrixDelta::Signs(delta)) => of_signs.push(signs::Term { delta, rows, column }),
+                None => {}
             }
         }
     }
-    if !terms.is_empty() {
-        add_terms(x, batch.rows, &terms, y, stride, threads);
-    }
+    // A row's variant has one difference a linear, so the order of the two adds nothing up differently.
+    lowrank::add_terms(x, batch.rows, &factors, y, stride, threads);
+    signs::add_terms(x, batch.rows, &of_signs, y, stride, threads);
 
     for (linear, column) in linears {
         let Some(bias) = &linear.bias else { continue };

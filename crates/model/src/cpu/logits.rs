@@ -55,8 +55,8 @@ impl CpuBackend {
                     &mut logits[group.rows.start * base.outputs()..group.rows.end * base.outputs()],
                 ),
             };
-            if let EmbeddingDelta::Factored(factors, _) = group.delta {
-                factors.add_to(x, group.rows.len(), logits, &self.threads);
+            if let EmbeddingDelta::Added(delta, _) = group.delta {
+                delta.add_to(x, group.rows.len(), logits, &self.threads);
             }
             let vocabulary = group
                 .variant
@@ -66,7 +66,7 @@ impl CpuBackend {
             for (slot, (logits, x)) in group.slots.iter().zip(rows) {
                 let mut logits = logits.to_vec();
                 logits.resize(vocabulary, f32::NEG_INFINITY);
-                if let EmbeddingDelta::Rows(exact) | EmbeddingDelta::Factored(_, exact) = group.delta {
+                if let EmbeddingDelta::Rows(exact) | EmbeddingDelta::Added(_, exact) = group.delta {
                     replace_rows(exact, x, &mut logits);
                 }
                 results[*slot] = logits;
