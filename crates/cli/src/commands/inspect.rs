@@ -46,6 +46,7 @@ fn document(artifact: &Artifact, found: &Inspection) -> serde_json::Value {
                 "bits_u": l.bits_u,
                 "bytes": found.linears.get(&l.name).copied().unwrap_or(0),
                 "rel_output_error_heldout": l.rel_output_error.heldout,
+                "residual_energy": l.residual_energy,
             })
         })
         .collect();

@@ -64,6 +64,7 @@ pub fn tensors(path: &Path) -> Vec<Tensor> {
                 "U32" => "U32",
                 "BF16" => "BF16",
                 "F32" => "F32",
+                "F16" => "F16",
                 other => panic!("type {other}"),
             },
             shape: t.shape.clone(),
