@@ -90,7 +90,9 @@ fn an_adapter_that_does_not_fit_is_refused_and_leaves_nothing() {
     copy_dir(&fixture(), &broken);
     fs_err::write(broken.join("adapter_config.json"), "{}").unwrap();
     let out = dir.path().join("out");
-    let error = run(&tiny("base"), &broken, &out, &options("sql", 8, dir.path())).unwrap_err().to_string();
+    let error = run(&tiny("base"), &broken, &out, &options("sql", 8, dir.path()))
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("adapter_config.json"), "{error}");
     assert!(!out.exists());
 }

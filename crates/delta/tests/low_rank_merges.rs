@@ -157,6 +157,5 @@ fn merged_in_bf16_it_is_of_full_rank_and_goes_the_usual_way() {
     .unwrap();
     for linear in &made.manifest.linears {
         assert!(!linear.bits.contains_key("16") && linear.ranks > RANK, "{linear:?}");
-        assert!(linear.residual_energy.unwrap() > 1e-9);
     }
 }

@@ -47,6 +47,7 @@ fn document(artifact: &Artifact, found: &Inspection) -> serde_json::Value {
                 "storage": l.storage,
                 "bytes": found.linears.get(&l.name).copied().unwrap_or(0),
                 "rel_output_error_heldout": l.rel_output_error.heldout,
+                "residual_energy": l.residual_energy,
             })
         })
         .collect();

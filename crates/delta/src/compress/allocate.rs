@@ -7,6 +7,9 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
+/// The bisection ends when the multiplier is known this closely, relative.
+const CLOSE: f64 = 1e-13;
+
 /// One item: the error and the cost of each choice. Choice 0 must be free.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Item<const N: usize> {
@@ -28,30 +31,29 @@ pub(crate) struct Allocation {
 
 /// Chooses for every item within `budget`.
 pub(crate) fn allocate<const N: usize>(items: &[Item<N>], budget: u64) -> Allocation {
+    // The dual is a bound at every multiplier; the best one seen counts.
+    let mut bound = f64::NEG_INFINITY;
+    let mut fits = |multiplier: f64| {
+        let (cost, value) = relaxed(items, multiplier);
+        bound = bound.max(value - multiplier * budget as f64);
+        cost <= budget
+    };
     let mut low = 0.0; // multiplier whose choices may not fit
-    let mut high = smallest_fitting_power(items, budget);
-    let mut bound = dual(items, budget, high);
-    let mut choices = pick(items, high);
-    if cost(items, &pick(items, low)) <= budget {
-        choices = pick(items, low);
-        bound = dual(items, budget, low);
+    let mut high = dearest(items);
+    if fits(low) {
+        high = low;
     } else {
-        for _ in 0..200 {
+        fits(high);
+        while high - low > CLOSE * high {
             let middle = 0.5 * (low + high);
-            if middle <= low || middle >= high {
-                break;
-            }
-            let candidate = pick(items, middle);
-            // The dual is a bound at every multiplier; the best one seen counts.
-            bound = f64::max(bound, dual(items, budget, middle));
-            if cost(items, &candidate) > budget {
-                low = middle;
-            } else {
+            if fits(middle) {
                 high = middle;
-                choices = candidate;
+            } else {
+                low = middle;
             }
         }
     }
+    let mut choices = pick(items, high);
     fill(items, budget, &mut choices);
     let error = items.iter().zip(&choices).map(|(item, &c)| item.errors[c]).sum();
     Allocation {
@@ -62,13 +64,30 @@ pub(crate) fn allocate<const N: usize>(items: &[Item<N>], budget: u64) -> Alloca
     }
 }
 
-/// A power of two at which even the dearest error is worth no cost, or the choices fit.
-fn smallest_fitting_power<const N: usize>(items: &[Item<N>], budget: u64) -> f64 {
-    let mut multiplier = 1e-300f64;
-    while multiplier < 1e300 && cost(items, &pick(items, multiplier)) > budget {
-        multiplier *= 16.0;
+/// A multiplier at which no choice is worth its cost.
+fn dearest<const N: usize>(items: &[Item<N>]) -> f64 {
+    let rates = items.iter().flat_map(|item| {
+        let priced = item.errors.iter().zip(&item.costs).filter(|&(_, &cost)| cost > 0);
+        priced.map(|(error, &cost)| (item.errors[0] - error) / cost as f64)
+    });
+    rates.fold(0.0, f64::max) * (1.0 + 1e-9)
+}
+
+/// Cost and value (`error + multiplier · cost`) of the choices that minimise the value; the cheaper one on a tie.
+fn relaxed<const N: usize>(items: &[Item<N>], multiplier: f64) -> (u64, f64) {
+    let (mut total_cost, mut total_value) = (0, 0.0);
+    for Item { errors, costs } in items {
+        let (mut cost, mut least) = (costs[0], errors[0] + multiplier * costs[0] as f64);
+        for (&c, &error) in costs.iter().zip(errors).skip(1) {
+            let value = error + multiplier * c as f64;
+            if value < least || (value == least && c < cost) {
+                (cost, least) = (c, value);
+            }
+        }
+        total_cost += cost;
+        total_value += least;
     }
-    multiplier
+    (total_cost, total_value)
 }
 
 /// The choice of each item that minimises `error + multiplier · cost`; the cheaper one on a tie.
@@ -88,19 +107,6 @@ fn pick<const N: usize>(items: &[Item<N>], multiplier: f64) -> Vec<usize> {
 
 fn cost<const N: usize>(items: &[Item<N>], choices: &[usize]) -> u64 {
     items.iter().zip(choices).map(|(item, &c)| item.costs[c]).sum()
-}
-
-/// Lagrange dual at `multiplier`.
-fn dual<const N: usize>(items: &[Item<N>], budget: u64, multiplier: f64) -> f64 {
-    let relaxed: f64 = items
-        .iter()
-        .map(|item| {
-            (0..N)
-                .map(|c| item.errors[c] + multiplier * item.costs[c] as f64)
-                .fold(f64::INFINITY, f64::min)
-        })
-        .sum();
-    relaxed - multiplier * budget as f64
 }
 
 /// An upgrade of one item: error saved for each unit of cost.
