@@ -279,7 +279,7 @@ fn signs_of_another_length_or_another_kind_of_scales_are_refused() {
     );
     // A scale for each output would take more bytes.
     let error = refused_signs(|bytes, _| bytes[1] = 1);
-    assert!(error.contains("256 scales take 9218"), "{error}");
+    assert!(error.contains("scales (256) take 9218"), "{error}");
     let error = refused_signs(|bytes, _| bytes[1] = 7);
     assert!(error.contains("scales of kind 7"), "{error}");
     let error = refused_signs(|bytes, _| bytes.truncate(1));

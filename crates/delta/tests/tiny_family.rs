@@ -95,7 +95,7 @@ fn bitdelta_takes_one_bit_a_weight_and_names_the_least_ratio() {
         .unwrap()
         .parse()
         .unwrap();
-    assert!(least >= achieved && least < 1.01 * achieved, "{least} {achieved}");
+    assert!(least >= achieved && least < 1.005 * achieved, "{least} {achieved}");
     let out = dir.path().join("enough");
     let made = run(&tiny("base"), &tiny("sql"), &out, &options(Some(least))).unwrap();
     assert_eq!(
@@ -116,7 +116,7 @@ fn bitdelta_keeps_an_embedding_as_signs_of_its_rows() {
     };
     let made = run(&tiny("base"), &tiny("json"), &out, &options).unwrap();
     assert!(
-        matches!(made.manifest.embedding, EmbeddingInfo::Signs { rows: 0, rel_error: Some(e), .. } if e < 0.7),
+        matches!(made.manifest.embedding, EmbeddingInfo::Signs { rows: 0, rel_error: Some(e), .. } if e < 0.9),
         "{:?}",
         made.manifest.embedding
     );

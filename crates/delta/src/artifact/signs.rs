@@ -94,7 +94,7 @@ fn split(bytes: &[u8], inputs: usize, outputs: usize) -> Result<(Vec<f32>, &[u8]
         .ok_or_else(|| format!("impossible shape [{outputs}, {inputs}] for signs"))?;
     if bytes.len() != expected {
         return Err(format!(
-            "{} bytes, but signs of the shape [{outputs}, {inputs}] with {scales} scales take {expected}",
+            "{} bytes, but signs of the shape [{outputs}, {inputs}] and their scales ({scales}) take {expected}",
             bytes.len()
         ));
     }
