@@ -327,6 +327,16 @@ async fn a_dropped_item_is_found_though_its_request_is_dropped_too() {
         reasons(&path)
             .contains(&"run.json: quality.scores[0]: twice.jsonl gave 10 tasks, the point has 9 requests".to_owned())
     );
+    // A model's bad score left out with its point and all that is in it.
+    let mut run = bundle.run.clone();
+    let mut figures = run.quality.clone().unwrap();
+    (run.points, figures.scores) = (vec![run.points[0].clone()], vec![figures.scores[0].clone()]);
+    run.quality = Some(figures);
+    let text = serde_json::to_string_pretty(&run).unwrap() + "\n";
+    fs_err::write(path.join(RUN_FILE), text).unwrap();
+    forge_digests(&path);
+    let left_out = "run.json: quality.scores are not one for each model and file of tasks that is for it";
+    assert!(reasons(&path).contains(&left_out.to_owned()));
     // A failure passed off as a completed request.
     let mut records = Bundle::read(&path).unwrap().records;
     records[4].outcome = Outcome::Completed;

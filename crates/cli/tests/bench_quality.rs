@@ -84,7 +84,7 @@ fn variants_of_a_base_are_compared_with_their_fine_tunes_as_eval_does() {
     let variants = out.path().join("variants");
     let artifact = variants.join("sql");
     json(
-        deltamux(&["compress", "--method", "bitdelta", "--base"])
+        deltamux(&["compress", "--method", "low-rank", "--ratio", "1/8", "--base"])
             .arg(tiny("base"))
             .arg("--finetuned")
             .arg(tiny("sql"))
@@ -223,7 +223,7 @@ fn a_users_error_is_one_line_and_leaves_nothing() {
         (vec!["--url", &url], "--tasks"),
         (vec!["--tasks", &fine], "--url"),
         (vec!["--url", &url, "--tasks", &fine, "--limit", "0"], "--limit"),
-        (vec!["--url", &url, "--tasks", &fine, "--full", "base=x"], "--base"),
+        (vec!["--url", &url, "--tasks", &fine, "--full", "base=x"], "--url"),
         (
             vec!["--url", &url, "--tasks", &fine, "--base-dtype", "q8"],
             "--precision",

@@ -28,6 +28,16 @@ pub struct TaskFile {
     pub sha256: String,
     /// Tasks that were asked: the file's first.
     pub items: u64,
+    /// The only model that was asked them; absent when every model was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+}
+
+impl TaskFile {
+    /// Whether a model is asked these tasks.
+    pub fn is_for(&self, model: &str) -> bool {
+        self.model.as_deref().is_none_or(|only| only == model)
+    }
 }
 
 /// A model's answers to a file of tasks.

@@ -27,8 +27,6 @@ pub struct TaskSet {
     pub file: TaskFile,
     /// The tasks.
     pub tasks: Vec<Task>,
-    /// The only model that is asked them; `None`: every model.
-    pub model: Option<String>,
 }
 
 impl TaskSet {
@@ -42,15 +40,15 @@ impl TaskSet {
                 name: name.to_string_lossy().into_owned(),
                 sha256: hex::encode(Sha256::digest(&bytes)),
                 items: tasks.len() as u64,
+                model,
             },
             tasks,
-            model,
         })
     }
 
     /// Whether a model is asked these tasks.
     pub fn is_for(&self, model: &str) -> bool {
-        self.model.as_deref().is_none_or(|only| only == model)
+        self.file.is_for(model)
     }
 }
 
@@ -198,10 +196,11 @@ fn check(settings: &Settings, profile: &QualityProfile) -> Result<(), BenchError
         return refuse("--max-tokens is 0; an answer needs at least 1");
     }
     for (i, set) in profile.tasks.iter().enumerate() {
-        let models = |other: &TaskSet| other.model.is_none() || set.model.is_none() || other.model == set.model;
+        let own = &set.file;
+        let models = |other: &TaskFile| other.model.is_none() || own.model.is_none() || other.model == own.model;
         if profile.tasks[..i]
             .iter()
-            .any(|other| other.file.sha256 == set.file.sha256 && models(other))
+            .any(|other| other.file.sha256 == own.sha256 && models(&other.file))
         {
             return Err(BenchError::Settings(format!(
                 "--tasks: {} would be asked twice, as another file is the same",
@@ -214,7 +213,7 @@ fn check(settings: &Settings, profile: &QualityProfile) -> Result<(), BenchError
 
 /// The models that tasks are for: those that were named, which must all have some, or those of the server's that do.
 fn asked(settings: &Settings, profile: &QualityProfile, models: Vec<Model>) -> Result<Vec<Model>, BenchError> {
-    for name in profile.tasks.iter().filter_map(|set| set.model.as_deref()) {
+    for name in profile.tasks.iter().filter_map(|set| set.file.model.as_deref()) {
         if models.iter().all(|m| m.name != name) {
             let listed: Vec<&str> = models.iter().map(|m| m.name.as_str()).collect();
             return Err(BenchError::Settings(format!(

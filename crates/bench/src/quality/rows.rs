@@ -44,14 +44,26 @@ pub fn check(run: &Run, quality: &Quality, records: &[RequestRecord], answers: &
     reasons
 }
 
-/// Each score stands for one point, and for all tasks that its file is said to have given.
+/// There is a score for every model and every file that is for it, each stands for one point, and for all tasks that its
+/// file is said to have given.
 fn points(run: &Run, quality: &Quality) -> Vec<String> {
+    let due = run.models.iter().flat_map(|model| {
+        let files = (0u32..)
+            .zip(&quality.tasks)
+            .filter(|(_, file)| file.is_for(&model.name));
+        files.map(|(place, _)| (model.name.as_str(), place))
+    });
+    let found = quality.scores.iter().map(|score| (score.model.as_str(), score.tasks));
+    if !due.eq(found) {
+        return vec![format!(
+            "{RUN_FILE}: quality.scores are not one for each model and file of tasks that is for it"
+        )];
+    }
     if quality.scores.len() != run.points.len() {
         let (scores, points) = (quality.scores.len(), run.points.len());
         return vec![format!("{RUN_FILE}: {scores} scores for {points} points")];
     }
     let mut reasons = Vec::new();
-    let mut pairs = std::collections::BTreeSet::new();
     for (k, (score, point)) in quality.scores.iter().zip(&run.points).enumerate() {
         let what = match file(quality, score.tasks) {
             None => Some(format!("tasks is {}, of {}", score.tasks, quality.tasks.len())),
@@ -62,10 +74,9 @@ fn points(run: &Run, quality: &Quality) -> Vec<String> {
             Some(_) if point.warmup != 0 || point.repeats.len() != 1 => {
                 Some("its point has warm-up requests or repeats".to_owned())
             }
-            Some(_) if run.models.iter().all(|m| m.name != score.model) => {
-                Some(format!("`{}` is none of the run's models", score.model))
+            Some(_) if score.precision != run.engine.precision => {
+                Some("precision is not that of the engine".to_owned())
             }
-            Some(_) if !pairs.insert((&score.model, score.tasks)) => Some("is there twice".to_owned()),
             Some(_) if score.divergence.is_none() && score.divergence_absent.as_deref().is_none_or(str::is_empty) => {
                 Some("divergence is null without a reason".to_owned())
             }

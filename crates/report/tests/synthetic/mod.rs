@@ -280,6 +280,7 @@ pub fn quality(identity: &Identity<'_>, items: u32) -> Bundle {
             name: "sql.jsonl".to_owned(),
             sha256,
             items: u64::from(items),
+            model: None,
         }],
         scores,
     });

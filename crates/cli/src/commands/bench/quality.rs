@@ -54,7 +54,7 @@ pub struct Args {
     concurrency: u32,
     /// Also compare the predictions of the variant NAME along the right answers with those of this full fine-tune: mean
     /// KL divergence, agreement on the most likely token, perplexity. Both are in memory then.
-    #[arg(long, value_name = "NAME=DIR", requires = "base")]
+    #[arg(long, value_name = "NAME=DIR", requires = "base", conflicts_with = "url")]
     full: Vec<String>,
     #[command(flatten)]
     precision: PrecisionArgs,
@@ -206,7 +206,10 @@ impl Local {
             (named, _) => named.to_vec(),
         };
         names.insert(0, base_name.clone());
-        for name in asked.iter().chain(sets.iter().filter_map(|set| set.model.as_ref())) {
+        for name in asked
+            .iter()
+            .chain(sets.iter().filter_map(|set| set.file.model.as_ref()))
+        {
             ensure!(
                 names.contains(name),
                 "there is no model `{name}`; there are: {}",
