@@ -165,6 +165,7 @@ mod tests {
             parent: None,
             digest: None,
             weight: None,
+            bytes: None,
         };
         Source::Synthetic {
             choice: Choice::Uniform,

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use crate::arrival::Arrivals;
 use crate::bundle::{
-    Answer, Api, Bundle, BundleError, Engine, Environment, Limits, Load, Model, Outcome, Point, Profile, RequestRecord,
-    Run, SCHEMA_VERSION, ServerReport, Software, Target,
+    Answer, AnswerRecord, Api, Bundle, BundleError, Engine, Environment, Knee, Limits, Load, Model, Outcome, Point,
+    Profile, Quality, RequestRecord, Run, SCHEMA_VERSION, ServerReport, Software, Target,
 };
 use crate::choice::Choice;
 use crate::client::{Client, ClientError, Clock};
@@ -171,6 +171,15 @@ pub enum Progress<'a> {
     },
     /// A point is done.
     Point(&'a Point),
+    /// A model begins a file of tasks.
+    Tasks {
+        /// The model.
+        model: &'a str,
+        /// Name of the file.
+        tasks: &'a str,
+        /// Tasks in it.
+        requests: u64,
+    },
 }
 
 /// A finished run.
@@ -255,32 +264,29 @@ const HOPELESS: [&str; 5] = ["connect", "http_401", "http_403", "http_404", "htt
 /// Words of the two questions from whose token counts the server's tokens of a word are learned.
 const COUNTED_WORDS: [u32; 2] = [8, 72];
 
-struct Runner<'a, P> {
+/// A server that answers, and what is known of it and of the client's machine before anything is asked.
+pub(crate) struct Session<'a> {
     settings: &'a Settings,
-    client: Client,
-    source: Source,
-    models: Vec<Model>,
-    max_in_flight: Option<u32>,
-    progress: P,
+    pub(crate) client: Client,
+    pub(crate) models: Vec<Model>,
     id_time: jiff::Timestamp,
     server: ServerReport,
     environment: Environment,
-    records: Vec<RequestRecord>,
-    points: Vec<Point>,
-    /// Requests planned so far, so that no two prompts of a run are alike.
-    planned: u64,
 }
 
-impl<'a, P: FnMut(Progress<'_>) + Send> Runner<'a, P> {
-    async fn start(settings: &'a Settings, max_in_flight: Option<u32>, progress: P) -> Result<Self, BenchError> {
-        if settings.repeats == 0 {
-            return Err(BenchError::Settings("--repeats is 0; a point needs at least 1".into()));
-        }
-        if max_in_flight == Some(0) {
-            return Err(BenchError::Settings(
-                "--max-in-flight is 0; nothing could be sent".into(),
-            ));
-        }
+/// What a profile brings to the bundle.
+pub(crate) struct Measured {
+    pub(crate) profile: Profile,
+    pub(crate) workload: crate::bundle::Workload,
+    pub(crate) points: Vec<Point>,
+    pub(crate) knee: Option<Knee>,
+    pub(crate) quality: Option<Quality>,
+    pub(crate) records: Vec<RequestRecord>,
+    pub(crate) answers: Vec<AnswerRecord>,
+}
+
+impl<'a> Session<'a> {
+    pub(crate) async fn open(settings: &'a Settings) -> Result<Self, BenchError> {
         let environment = environment("");
         let id_time = jiff::Timestamp::now();
         let client = Client::new(
@@ -305,10 +311,110 @@ impl<'a, P: FnMut(Progress<'_>) + Send> Runner<'a, P> {
         };
         let models = asked_models(settings, listed.as_deref())?;
         let version = server_report::ask(&client, "/version").await;
+        let not_asked = Answer {
+            status: None,
+            text: None,
+            error: None,
+        };
+        Ok(Self {
+            settings,
+            client,
+            models,
+            id_time,
+            server: ServerReport {
+                run: String::new(),
+                models: list,
+                version,
+                metrics_before: not_asked.clone(),
+                metrics_after: not_asked,
+            },
+            environment,
+        })
+    }
+
+    /// Reads the server's metrics; call it when the load begins.
+    pub(crate) async fn begin(&mut self) {
+        self.server.metrics_before = server_report::ask(&self.client, "/metrics").await;
+    }
+
+    /// Reads the server's metrics again and writes the bundle.
+    pub(crate) async fn finish(mut self, measured: Measured) -> Result<Finished, BenchError> {
+        self.server.metrics_after = server_report::ask(&self.client, "/metrics").await;
+        let settings = self.settings;
+        let id = run_id(self.id_time, measured.profile);
+        self.server.run.clone_from(&id);
+        self.environment.run.clone_from(&id);
+        let mut engine = settings.engine.clone();
+        engine.name = engine.name.or_else(|| server_report::owner(&self.server.models));
+        engine.version = engine.version.or_else(|| server_report::version(&self.server.version));
+        let run = Run {
+            schema_version: SCHEMA_VERSION,
+            id,
+            profile: measured.profile,
+            label: settings.label.clone(),
+            started_at: self.id_time.to_string(),
+            finished_at: jiff::Timestamp::now().to_string(),
+            generator: Software {
+                name: "deltamux".into(),
+                version: env!("CARGO_PKG_VERSION").into(),
+            },
+            engine,
+            target: Target {
+                url: self.client.url(),
+                api: settings.api,
+            },
+            command: settings.command.clone(),
+            seed: settings.seed,
+            models: self.models,
+            workload: measured.workload,
+            limits: settings.limits,
+            knee: measured.knee,
+            points: measured.points,
+            quality: measured.quality,
+        };
+        let bundle = Bundle {
+            run,
+            records: measured.records,
+            answers: measured.answers,
+            environment: self.environment,
+            server: self.server,
+        };
+        let path = bundle.write(&settings.out)?;
+        Ok(Finished {
+            run: bundle.run,
+            bundle: path,
+        })
+    }
+}
+
+struct Runner<'a, P> {
+    settings: &'a Settings,
+    session: Session<'a>,
+    source: Source,
+    max_in_flight: Option<u32>,
+    progress: P,
+    records: Vec<RequestRecord>,
+    points: Vec<Point>,
+    /// Requests planned so far, so that no two prompts of a run are alike.
+    planned: u64,
+}
+
+impl<'a, P: FnMut(Progress<'_>) + Send> Runner<'a, P> {
+    async fn start(settings: &'a Settings, max_in_flight: Option<u32>, progress: P) -> Result<Self, BenchError> {
+        if settings.repeats == 0 {
+            return Err(BenchError::Settings("--repeats is 0; a point needs at least 1".into()));
+        }
+        if max_in_flight == Some(0) {
+            return Err(BenchError::Settings(
+                "--max-in-flight is 0; nothing could be sent".into(),
+            ));
+        }
+        let mut session = Session::open(settings).await?;
+        let models = &session.models;
         // Without warm-up nothing but the measured requests is to reach the model.
         let tokens = match settings.warmup {
             Some(0) => TokensOfWords::default(),
-            _ => learn_tokens(&client, &models).await?,
+            _ => learn_tokens(&session.client, models).await?,
         };
         let source = match &settings.workload {
             Some(workload) => Source::File {
@@ -324,24 +430,13 @@ impl<'a, P: FnMut(Progress<'_>) + Send> Runner<'a, P> {
                 tokens,
             },
         };
-        let metrics_before = server_report::ask(&client, "/metrics").await;
-        let server = ServerReport {
-            run: String::new(),
-            models: list,
-            version,
-            metrics_after: metrics_before.clone(),
-            metrics_before,
-        };
+        session.begin().await;
         Ok(Self {
             settings,
-            client,
+            session,
             source,
-            models,
             max_in_flight,
             progress,
-            id_time,
-            server,
-            environment,
             records: Vec::new(),
             points: Vec::new(),
             planned: COUNTED_WORDS.len() as u64,
@@ -382,8 +477,8 @@ impl<'a, P: FnMut(Progress<'_>) + Send> Runner<'a, P> {
                 progress(Progress::Request { completed });
             };
             let sent = match load {
-                Load::Open { .. } => open_loop(&self.client, &plan, self.max_in_flight, on_done).await,
-                Load::Closed { concurrency } => closed_loop(&self.client, &plan, concurrency, on_done).await,
+                Load::Open { .. } => open_loop(&self.session.client, &plan, self.max_in_flight, on_done).await,
+                Load::Closed { concurrency } => closed_loop(&self.session.client, &plan, concurrency, on_done).await,
             };
             self.records
                 .extend(sent.into_iter().map(|s| s.into_record(&plan, point, repeat, false)));
@@ -402,13 +497,13 @@ impl<'a, P: FnMut(Progress<'_>) + Send> Runner<'a, P> {
 
     /// Sends the warm-up requests of a point, to each model in turn, and gives their number.
     async fn warm_up(&mut self, load: &Load, point: u32) -> u64 {
-        let count = self.settings.warmup.unwrap_or(self.models.len() as u32);
+        let count = self.settings.warmup.unwrap_or(self.session.models.len() as u32);
         // A seed that no repeat has.
         let seed = repeat_seed(self.settings.seed, point, u32::MAX);
         let mut plan = plan(&self.source, load, seed, count as usize, self.planned);
         self.planned += plan.len() as u64;
         if matches!(self.source, Source::Synthetic { .. }) {
-            for (request, model) in plan.iter_mut().zip(self.models.iter().cycle()) {
+            for (request, model) in plan.iter_mut().zip(self.session.models.iter().cycle()) {
                 request.model.clone_from(&model.name);
             }
         }
@@ -417,65 +512,34 @@ impl<'a, P: FnMut(Progress<'_>) + Send> Runner<'a, P> {
             Load::Closed { concurrency } => *concurrency,
         };
         let plan = Arc::new(plan);
-        let sent = closed_loop(&self.client, &plan, concurrency, |_| {}).await;
+        let sent = closed_loop(&self.session.client, &plan, concurrency, |_| {}).await;
         self.records
             .extend(sent.into_iter().map(|s| s.into_record(&plan, point, 0, true)));
         plan.len() as u64
     }
 
-    async fn finish(mut self, profile: Profile, find_knee: bool) -> Result<Finished, BenchError> {
-        self.server.metrics_after = server_report::ask(&self.client, "/metrics").await;
+    async fn finish(self, profile: Profile, find_knee: bool) -> Result<Finished, BenchError> {
         let settings = self.settings;
-        let id = run_id(self.id_time, profile);
-        self.server.run.clone_from(&id);
-        self.environment.run.clone_from(&id);
-        let mut engine = settings.engine.clone();
-        engine.name = engine.name.or_else(|| server_report::owner(&self.server.models));
-        engine.version = engine.version.or_else(|| server_report::version(&self.server.version));
         let from_file = settings.workload.as_ref();
-        let run = Run {
-            schema_version: SCHEMA_VERSION,
-            id,
+        let workload = crate::bundle::Workload {
+            variants: from_file.is_none().then_some(settings.choice),
+            input_tokens: from_file.is_none().then_some(settings.input_tokens),
+            output_tokens: from_file.is_none().then_some(settings.output_tokens),
+            ignore_eos: from_file.map_or(settings.ignore_eos, |w| w.requests.iter().all(|r| r.ignore_eos)),
+            file: from_file.map(|w| w.source.clone()),
+            max_in_flight: self.max_in_flight,
+            timeout_s: settings.timeout.as_secs_f64(),
+        };
+        let measured = Measured {
             profile,
-            label: settings.label.clone(),
-            started_at: self.id_time.to_string(),
-            finished_at: jiff::Timestamp::now().to_string(),
-            generator: Software {
-                name: "deltamux".into(),
-                version: env!("CARGO_PKG_VERSION").into(),
-            },
-            engine,
-            target: Target {
-                url: self.client.url(),
-                api: settings.api,
-            },
-            command: settings.command.clone(),
-            seed: settings.seed,
-            models: self.models,
-            workload: crate::bundle::Workload {
-                variants: from_file.is_none().then_some(settings.choice),
-                input_tokens: from_file.is_none().then_some(settings.input_tokens),
-                output_tokens: from_file.is_none().then_some(settings.output_tokens),
-                ignore_eos: from_file.map_or(settings.ignore_eos, |w| w.requests.iter().all(|r| r.ignore_eos)),
-                file: from_file.map(|w| w.source.clone()),
-                max_in_flight: self.max_in_flight,
-                timeout_s: settings.timeout.as_secs_f64(),
-            },
-            limits: settings.limits,
+            workload,
             knee: find_knee.then(|| knee::knee(&self.points)),
             points: self.points,
-        };
-        let bundle = Bundle {
-            run,
+            quality: None,
             records: self.records,
-            environment: self.environment,
-            server: self.server,
+            answers: Vec::new(),
         };
-        let path = bundle.write(&settings.out)?;
-        Ok(Finished {
-            run: bundle.run,
-            bundle: path,
-        })
+        self.session.finish(measured).await
     }
 }
 
@@ -498,6 +562,7 @@ fn asked_models(settings: &Settings, listed: Option<&[Model]>) -> Result<Vec<Mod
             parent: None,
             digest: None,
             weight: None,
+            bytes: None,
         }),
         Some(listed) => listed
             .iter()

@@ -55,6 +55,7 @@ fn parse(text: &str) -> Result<Vec<Model>, serde_json::Error> {
         parent: Option<String>,
         digest: Option<String>,
         generation: Option<String>,
+        bytes: Option<u64>,
     }
     let list: List = serde_json::from_str(text)?;
     let stated = |text: Option<String>| text.filter(|t| !t.is_empty());
@@ -66,6 +67,8 @@ fn parse(text: &str) -> Result<Vec<Model>, serde_json::Error> {
             parent: stated(entry.parent),
             digest: stated(entry.digest).or(stated(entry.generation)),
             weight: None,
+            // A server that has not loaded it may not know.
+            bytes: entry.bytes.filter(|n| *n > 0),
         })
         .collect())
 }

@@ -45,7 +45,11 @@ struct Line {
 
 /// Reads the tasks of a file, at most `limit`. Other keys of a line are allowed; a line without the two is not.
 pub fn read_tasks(path: &Path, limit: Option<usize>) -> Result<Vec<Task>, TasksError> {
-    let bytes = fs_err::read(path)?;
+    parse_tasks(&fs_err::read(path)?, path, limit)
+}
+
+/// Reads the tasks in the bytes of the file `path`, as [`read_tasks`] does.
+pub fn parse_tasks(bytes: &[u8], path: &Path, limit: Option<usize>) -> Result<Vec<Task>, TasksError> {
     let mut tasks = Vec::new();
     for (i, line) in bytes.split(|b| *b == b'\n').enumerate() {
         if line.iter().all(u8::is_ascii_whitespace) {

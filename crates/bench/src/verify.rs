@@ -6,11 +6,12 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::bundle::{
-    DIGESTS_FILE, ENVIRONMENT_FILE, EVENTS_FILE, Environment, RUN_FILE, RequestRecord, Run, SERVER_FILE, ServerReport,
-    digests, json, parse_json, read_events,
+    ANSWERS_FILE, AnswerRecord, DIGESTS_FILE, ENVIRONMENT_FILE, EVENTS_FILE, Environment, Profile, RUN_FILE,
+    RequestRecord, Run, SERVER_FILE, ServerReport, digests, json, parse_json, read_answers, read_events, write_answers,
 };
 use crate::knee;
 use crate::measure::{self, PointPlan};
+use crate::quality::{figures, rows};
 
 /// What verification found.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
@@ -33,8 +34,8 @@ pub enum Status {
     Unvalidated,
 }
 
-/// Files whose digests are kept, in the order of `SHA256SUMS`.
-const FILES: [&str; 4] = [ENVIRONMENT_FILE, EVENTS_FILE, RUN_FILE, SERVER_FILE];
+/// Files whose digests are kept, in the order of `SHA256SUMS`. All but the first are in every bundle.
+const FILES: [&str; 5] = [ANSWERS_FILE, ENVIRONMENT_FILE, EVENTS_FILE, RUN_FILE, SERVER_FILE];
 
 /// Verifies the bundle in the folder `path`. An error only when the folder itself cannot be read.
 pub fn verify(path: &Path) -> std::io::Result<Verification> {
@@ -77,7 +78,8 @@ fn read_files(path: &Path) -> std::io::Result<Result<Files, Vec<String>>> {
         }
     }
     for name in FILES.into_iter().chain([DIGESTS_FILE]) {
-        if !files.contains_key(name) && !reasons.iter().any(|reason| reason.starts_with(name)) {
+        // Whether there must be answers, run.json says.
+        if name != ANSWERS_FILE && !files.contains_key(name) && !reasons.iter().any(|reason| reason.starts_with(name)) {
             reasons.push(format!("{name}: is missing"));
         }
     }
@@ -103,13 +105,15 @@ fn check(files: &Files) -> Vec<String> {
         (ENVIRONMENT_FILE, environment.map(|e| e.run).map_err(|e| e.to_string())),
         (SERVER_FILE, server.map(|s| s.run).map_err(|e| e.to_string())),
     ];
+    let answers = files.get(ANSWERS_FILE).map(|bytes| parse_answers(bytes));
     match (&run, &records) {
         (Ok(run), Ok(records)) => {
             let before = reasons.len();
             check_rows(run, records, &mut reasons);
+            let answers = check_answers(run, records, answers, &mut reasons);
             // Only complete rows make figures that can be compared.
             if reasons.len() == before {
-                check_figures(run, bytes(RUN_FILE), records, &mut reasons);
+                check_figures(run, bytes(RUN_FILE), records, &answers, &mut reasons);
             }
             for (file, id) in ids {
                 match id {
@@ -128,6 +132,61 @@ fn check(files: &Files) -> Vec<String> {
     reasons
 }
 
+/// The answers, if their bytes are those that would be written.
+fn parse_answers(bytes: &[u8]) -> Result<Vec<AnswerRecord>, String> {
+    let answers = read_answers(bytes).map_err(|e| format!("{ANSWERS_FILE}: {e}"))?;
+    match write_answers(&answers) {
+        Ok(again) if again == bytes => Ok(answers),
+        _ => Err(format!("{ANSWERS_FILE}: is not in the form in which it is written")),
+    }
+}
+
+/// A bundle of the quality profile has answers and quality figures, any other has neither; and the answers fit the
+/// requests.
+fn check_answers(
+    run: &Run,
+    records: &[RequestRecord],
+    answers: Option<Result<Vec<AnswerRecord>, String>>,
+    reasons: &mut Vec<String>,
+) -> Vec<AnswerRecord> {
+    let profile = run.profile == Profile::Quality;
+    match (&run.quality, answers) {
+        (None, None) if !profile => Vec::new(),
+        (Some(quality), Some(Ok(answers))) if profile => {
+            reasons.extend(rows::check(run, quality, records, &answers));
+            answers
+        }
+        (Some(_), Some(Err(why))) if profile => {
+            reasons.push(why);
+            Vec::new()
+        }
+        (Some(_), None) if profile => {
+            reasons.push(format!("{ANSWERS_FILE}: is missing"));
+            Vec::new()
+        }
+        (None, _) if profile => {
+            reasons.push(format!(
+                "{RUN_FILE}: quality is absent from a run of the quality profile"
+            ));
+            Vec::new()
+        }
+        (Some(_), _) => {
+            reasons.push(format!(
+                "{RUN_FILE}: quality does not belong to the profile {}",
+                run.profile
+            ));
+            Vec::new()
+        }
+        (None, _) => {
+            reasons.push(format!(
+                "{ANSWERS_FILE}: does not belong to the profile {}",
+                run.profile
+            ));
+            Vec::new()
+        }
+    }
+}
+
 fn check_digests(files: &Files, reasons: &mut Vec<String>) {
     let written = files
         .get(DIGESTS_FILE)
@@ -142,7 +201,8 @@ fn check_digests(files: &Files, reasons: &mut Vec<String>) {
         return;
     }
     let before = reasons.len();
-    for (name, line) in FILES.iter().zip(expected.lines()) {
+    let present = FILES.iter().filter(|name| files.contains_key(**name));
+    for (name, line) in present.zip(expected.lines()) {
         if !written.lines().any(|found| found == line) {
             reasons.push(format!("{name}: is not what its digest in {DIGESTS_FILE} says"));
         }
@@ -203,7 +263,13 @@ fn check_rows(run: &Run, records: &[RequestRecord], reasons: &mut Vec<String>) {
 }
 
 /// Compares run.json with what the raw events give, byte for byte.
-fn check_figures(run: &Run, written: &[u8], records: &[RequestRecord], reasons: &mut Vec<String>) {
+fn check_figures(
+    run: &Run,
+    written: &[u8],
+    records: &[RequestRecord],
+    answers: &[AnswerRecord],
+    reasons: &mut Vec<String>,
+) {
     let mut again = run.clone();
     again.points = (0u32..)
         .zip(&run.points)
@@ -219,6 +285,10 @@ fn check_figures(run: &Run, written: &[u8], records: &[RequestRecord], reasons: 
         })
         .collect();
     again.knee = run.knee.as_ref().map(|_| knee::knee(&again.points));
+    again.quality = run
+        .quality
+        .as_ref()
+        .map(|stated| figures::again(stated, records, answers));
     let Ok(expected) = json(&again, Path::new(RUN_FILE)) else {
         reasons.push(format!("{RUN_FILE}: cannot be written again"));
         return;

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use deltamux_bench::bundle::{Chunk, ChunkKind, Outcome, RequestRecord, Run, read_events, write_events};
+use deltamux_bench::bundle::{Chunk, ChunkKind, Outcome, RequestRecord, Run, read_answers, read_events, write_events};
 use deltamux_bench::client::{sse::SseParser, stream};
 use deltamux_bench::workload::Workload;
 use proptest::prelude::*;
@@ -14,6 +14,9 @@ const LINE: &str =
 const STREAM: &[u8] =
     b": hello\r\ndata: {\"choices\":[{\"delta\":{\"content\":\"a\xc3\xa9\"}}],\"usage\":{\"completion_tokens\":2}}\n\n\
 event: error\ndata: {\"error\":{\"message\":\"x\"}}\n\ndata: [DONE]\n\n";
+
+const ANSWER: &[u8] = br#"{"point":0,"request":0,"model":"m","tasks_sha256":"a","line":1,"prompt_sha256":"b","expected":"x","outcome":"completed","answer":"y","match":false,"prompt_tokens":1,"completion_tokens":null,"divergence":{"positions":1,"kl_nats":0.5,"same":0,"loss_nats":1.5,"reference_loss_nats":1.0}}
+"#;
 
 /// `text` with one byte replaced.
 fn with_byte(text: &[u8], at: prop::sample::Index, byte: u8) -> Vec<u8> {
@@ -75,6 +78,12 @@ proptest! {
     #[test]
     fn run_json(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         let _ = serde_json::from_slice::<Run>(&bytes);
+    }
+
+    #[test]
+    fn answers(bytes in prop::collection::vec(any::<u8>(), 0..200), at: prop::sample::Index, byte: u8) {
+        let _ = read_answers(&bytes);
+        let _ = read_answers(&with_byte(ANSWER, at, byte));
     }
 
     #[test]

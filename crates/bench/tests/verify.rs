@@ -111,8 +111,10 @@ fn bundle() -> Bundle {
             limits: None,
             points: vec![measure::point(&plan, None, &records)],
             knee: None,
+            quality: None,
         },
         records,
+        answers: Vec::new(),
         environment: Environment {
             run: "20260101T000000Z-arrivals-000001".into(),
             cpu: Cpu::default(),

@@ -8,6 +8,11 @@ use std::process::ExitCode;
 #[error("internal error: {0}")]
 pub struct Internal(pub String);
 
+/// What was to be done was done, and came to nothing that could be used (exit code 1).
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Fruitless(pub String);
+
 /// Logs go to stderr; `RUST_LOG` sets the level.
 pub fn init_logging() {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env()
@@ -38,7 +43,7 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
         }
     }
     let _ = writeln!(std::io::stderr(), "error: {}", line.replace('\n', " "));
-    if error.chain().any(|e| e.is::<Internal>()) {
+    if error.chain().any(|e| e.is::<Internal>() || e.is::<Fruitless>()) {
         ExitCode::from(1)
     } else {
         ExitCode::from(2)

@@ -55,6 +55,16 @@ impl PrecisionArgs {
         self.weight_cache.clone()
     }
 
+    /// The precision that was chosen, in the words of the flags.
+    pub fn name(&self) -> &'static str {
+        match (self.base_dtype, self.activations) {
+            (BaseDtype::Bf16, Activations::F32) => "bf16",
+            (BaseDtype::Bf16, Activations::Bf16) => "bf16, activations bf16",
+            (BaseDtype::Q8, _) => "q8",
+            (BaseDtype::Q4, _) => "q4",
+        }
+    }
+
     /// The precision that was chosen.
     pub fn precision(&self) -> anyhow::Result<Precision> {
         match (self.base_dtype, self.activations) {

@@ -53,7 +53,7 @@
       minorSplitLine: { show: false },
     };
     if (axis.scale === "category") {
-      return { ...base, type: "category", data: axis.categories.map((value) => tick(value)) };
+      return { ...base, type: "category", data: axis.names.length > 0 ? axis.names : axis.categories.map((value) => tick(value)) };
     }
     base.axisLabel.formatter = tick;
     if (axis.scale === "log") return { ...base, type: "log", logBase: 10 };
@@ -62,6 +62,26 @@
 
   function position(spec, x) {
     return spec.x.scale === "category" ? spec.x.categories.indexOf(x) : x;
+  }
+
+  // An interval: a line with a short one across each end.
+  function bar(api, color) {
+    const low = api.coord([api.value(0), api.value(1)]);
+    const high = api.coord([api.value(0), api.value(2)]);
+    const line = (x1, y1, x2, y2) => ({ type: "line", shape: { x1, y1, x2, y2 }, style: { stroke: color, lineWidth: 1.5 } });
+    return {
+      type: "group",
+      children: [
+        line(low[0], low[1], high[0], high[1]),
+        line(low[0] - 4, low[1], low[0] + 4, low[1]),
+        line(high[0] - 4, high[1], high[0] + 4, high[1]),
+      ],
+    };
+  }
+
+  // Lines to compare with and intervals are no points to stop at: what they say stands at the points.
+  function stops(series) {
+    return series.style !== "guide" && series.style !== "range";
   }
 
   function seriesOption(spec, series, index, colors, hidden) {
@@ -86,6 +106,14 @@
         lineStyle: { color: colors.muted, width: 1.25, type: [3, 4] }, itemStyle: { color: colors.muted },
       };
     }
+    if (series.style === "range") {
+      const pairs = [];
+      for (let i = 0; i + 1 < series.points.length; i += 2) {
+        const [low, high] = [series.points[i], series.points[i + 1]];
+        pairs.push([position(spec, low[0]), low[1], high[1]]);
+      }
+      return { ...option, type: "custom", silent: true, z: 2, data: hidden ? [] : pairs, renderItem: (_, api) => bar(api, color) };
+    }
     const dense = series.points.length > 150;
     return {
       ...option, type: "scatter", symbol: dense ? "circle" : symbol, symbolSize: dense ? 5 : 8,
@@ -109,7 +137,7 @@
 
   function pointText(spec, series, point) {
     return {
-      head: withUnit(numberFormat(4).format(point[0]), spec.x.unit),
+      head: spec.x.names[point[0]] ?? withUnit(numberFormat(4).format(point[0]), spec.x.unit),
       value: withUnit(numberFormat(spec.y.decimals).format(point[1]), spec.y.unit),
       label: point[2] || "",
     };
@@ -126,7 +154,7 @@
     const table = document.createElement("table");
     const dense = spec.series[seriesIndex].points.length > 150;
     spec.series.forEach((series, index) => {
-      if (hidden.has(index) || series.style === "guide") return;
+      if (hidden.has(index) || !stops(series)) return;
       if (dense && index !== seriesIndex) return;
       const points = dense ? [point] : series.points.filter((other) => other[0] === point[0]);
       for (const other of points) {
@@ -174,6 +202,12 @@
       for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
       svg.append(node);
     };
+    if (series.style === "range") {
+      for (const [x1, y1, x2, y2] of [[11, 1, 11, 11], [8, 1, 14, 1], [8, 11, 14, 11]]) {
+        draw("line", { x1, y1, x2, y2, stroke: color, "stroke-width": 1.5 });
+      }
+      return svg;
+    }
     if (series.style !== "dots") {
       const dash = series.style === "guide" ? "3 3" : series.dash ? "6 3" : "none";
       draw("line", { x1: 0, y1: 6, x2: 22, y2: 6, stroke: color, "stroke-width": 2, "stroke-dasharray": dash });
@@ -240,7 +274,7 @@
     element.addEventListener("keydown", (event) => {
       const open = spec.series
         .map((series, index) => ({ series, index }))
-        .filter(({ series, index }) => series.style !== "guide" && series.points.length > 0 && !hidden.has(index))
+        .filter(({ series, index }) => stops(series) && series.points.length > 0 && !hidden.has(index))
         .map(({ index }) => index);
       if (open.length === 0) return;
       const length = (index) => spec.series[index].points.length;

@@ -37,6 +37,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let levels = [1, 2, 4, 8, 16, 32, 64];
     bundles.push(synthetic::concurrency(&identity, &levels).write(work.path())?);
+    let identity = Identity {
+        id: "20261130T123000Z-quality-51ab",
+        label: "PrinMix",
+        models: &variants,
+        started_at: &day(12),
+    };
+    bundles.push(synthetic::quality(&identity, 120).write(work.path())?);
     let hostile = Identity {
         id: "20261130T131500Z-concurrency-dead",
         label: "</script><script>document.title='broken'</script>",

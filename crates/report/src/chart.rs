@@ -30,6 +30,8 @@ pub struct Axis {
     pub scale: Scale,
     /// For [`Scale::Category`]: the values in their order.
     pub categories: Vec<f64>,
+    /// For [`Scale::Category`]: their names, where they are no quantity; else empty.
+    pub names: Vec<String>,
     /// For [`Scale::Linear`]: whether the axis begins at 0.
     pub from_zero: bool,
     /// Decimals in the hover box.
@@ -44,6 +46,7 @@ impl Axis {
             unit: unit.to_owned(),
             scale: Scale::Linear,
             categories: Vec::new(),
+            names: Vec::new(),
             from_zero: true,
             decimals: 4,
         }
@@ -55,6 +58,16 @@ impl Axis {
             scale: Scale::Category,
             categories,
             ..Self::linear(label, unit)
+        }
+    }
+
+    /// Equal distances between things that have names; the first is at 0.
+    pub fn named(label: impl Into<String>, names: Vec<String>) -> Self {
+        Self {
+            categories: (0..names.len()).map(|i| i as f64).collect(),
+            names,
+            scale: Scale::Category,
+            ..Self::linear(label, "")
         }
     }
 
@@ -131,6 +144,14 @@ impl Series {
         }
     }
 
+    /// Vertical bars: the points come in pairs, the lower and the upper end at one x.
+    pub fn ranges(name: impl Into<String>, color: usize, ends: Vec<Dot>) -> Self {
+        Self {
+            style: Style::Range,
+            ..Self::line(name, color, ends)
+        }
+    }
+
     /// A thin line to compare with; not a measurement.
     pub fn guide(name: impl Into<String>, points: Vec<Dot>) -> Self {
         Self {
@@ -150,6 +171,8 @@ pub enum Style {
     Dots,
     /// A thin line to compare with.
     Guide,
+    /// Vertical bars between pairs of points: intervals.
+    Range,
 }
 
 /// A point: x, y, and what to say about it.

@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use deltamux_bench::bundle::{
-    self, DIGESTS_FILE, ENVIRONMENT_FILE, EVENTS_FILE, RUN_FILE, RequestRecord, Run, SERVER_FILE, ServerReport,
+    self, ANSWERS_FILE, AnswerRecord, DIGESTS_FILE, ENVIRONMENT_FILE, EVENTS_FILE, RUN_FILE, RequestRecord, Run,
+    SERVER_FILE, ServerReport,
 };
 use deltamux_bench::verify::{Status, Verification};
 
@@ -14,8 +15,15 @@ use crate::error::ReportError;
 /// Largest `run.json` that is read: far above any real one, far below what would exhaust the machine.
 const MAX_SUMMARY_BYTES: u64 = 256 << 20;
 
-/// Every file of a bundle, in the order they are listed.
-pub const FILES: [&str; 5] = [RUN_FILE, EVENTS_FILE, ENVIRONMENT_FILE, SERVER_FILE, DIGESTS_FILE];
+/// Every file of a bundle, in the order they are listed. Answers are only in those of the quality profile.
+const FILES: [&str; 6] = [
+    RUN_FILE,
+    EVENTS_FILE,
+    ANSWERS_FILE,
+    ENVIRONMENT_FILE,
+    SERVER_FILE,
+    DIGESTS_FILE,
+];
 
 /// A bundle that was read.
 #[derive(Debug)]
@@ -26,6 +34,8 @@ pub struct Source {
     pub run: Run,
     /// Its raw events; without them the page has no request of its own to show, and the verdict says why.
     pub events: Option<Vec<RequestRecord>>,
+    /// Its answers to tasks; absent in other profiles, and when they cannot be read.
+    pub answers: Option<Vec<AnswerRecord>>,
     /// The client's machine, as recorded.
     pub environment: Option<serde_json::Value>,
     /// What the server said about itself, as recorded.
@@ -78,6 +88,10 @@ impl Source {
         let events = fs_err::read(dir.join(EVENTS_FILE))
             .ok()
             .and_then(|bytes| bundle::read_events(bytes).ok());
+        let answers = run
+            .quality
+            .as_ref()
+            .and_then(|_| bundle::read_answers(&fs_err::read(dir.join(ANSWERS_FILE)).ok()?).ok());
         let server = fs_err::read(dir.join(SERVER_FILE))
             .ok()
             .and_then(|bytes| serde_json::from_slice(&bytes).ok());
@@ -89,6 +103,7 @@ impl Source {
         let fingerprint = (!digests.is_empty()).then(|| hex::encode(Sha256::digest(&digests)));
         let files = FILES
             .into_iter()
+            .filter(|name| *name != ANSWERS_FILE || run.quality.is_some())
             .map(|name| File {
                 name,
                 bytes: fs_err::metadata(dir.join(name))
@@ -106,6 +121,7 @@ impl Source {
             dir: dir.to_owned(),
             run,
             events,
+            answers,
             environment,
             server,
             files,

@@ -247,6 +247,98 @@ fn a_point_that_the_client_was_late_for_stays_on_the_page_but_stands_for_nothing
     assert!(!bench.page("index.html").contains("at 4 req&#x2f;s offered"));
 }
 
+/// The text of the cells of a table of a page, row by row.
+fn cells(page: &str, table: &str) -> Vec<Vec<String>> {
+    let table = page.split(&format!("id=\"table-{table}\"")).nth(1).unwrap();
+    let body = table.split("<tbody>").nth(1).unwrap().split("</tbody>").next().unwrap();
+    let text = |cell: &str| {
+        let cell = cell.split_once('>').unwrap().1;
+        let cell = cell.split("</t").next().unwrap();
+        let bare: String = cell.split('<').map(|part| part.rsplit('>').next().unwrap()).collect();
+        bare.replace('\u{a0}', " ")
+    };
+    body.split("<tr")
+        .skip(1)
+        .map(|row| row.split("<t").skip(1).map(text).collect())
+        .collect()
+}
+
+#[test]
+fn quality_has_a_chapter_with_every_figure_and_what_is_absent() {
+    let bench = Bench::new();
+    let models = ["sql", "date"];
+    let bundle = synthetic::quality(&identity("q", &models), 40);
+    let site = build(&bench.options(&[bench.write(&bundle), bench.write(&arrivals("a"))])).unwrap();
+    assert_eq!(site.runs[0].reasons, Vec::<String>::new());
+    let scores = bundle.run.quality.unwrap().scores;
+    let share = |i: usize| format!("{:.1}", 100.0 * scores[i].exact_match.unwrap().share);
+
+    let page = bench.page("runs/q.html");
+    let rows = cells(&page, "exact-match");
+    assert_eq!(rows[0][..5], ["sql", "sql.jsonl", "bf16", "3 MiB", share(0).as_str()]);
+    assert_eq!(
+        (rows[1][4].as_str(), rows[0][9].as_str(), rows[1][9].as_str()),
+        (share(1).as_str(), "1", "0")
+    );
+    let rows = cells(&page, "divergence");
+    // 0.015625 over four tokens, three of them the same.
+    assert_eq!(rows[0][4..7], ["full", "0.00391", "75"]);
+    assert_eq!(rows[1][5..9], ["not measured"; 4]);
+    assert!(page.contains("sql · sql.jsonl: 1 of 40 requests failed; they are neither right nor wrong."));
+    assert!(page.contains("date · sql.jsonl: Mean KL was not measured: no fine-tune was given."));
+    let rows = cells(&page, "not-right");
+    assert_eq!((rows[0][0].as_str(), rows[0][4].as_str()), ("sql", "timeout"));
+    assert_eq!(rows[1][3..], ["SELECT 1;", "SELECT 2;"]);
+    let spec = page
+        .split("id=\"spec-exact-match\">")
+        .nth(1)
+        .unwrap()
+        .split("</script>")
+        .next()
+        .unwrap();
+    let spec: serde_json::Value = serde_json::from_str(spec).unwrap();
+    assert_eq!(
+        spec["x"]["names"],
+        serde_json::json!(["sql · sql.jsonl", "date · sql.jsonl"])
+    );
+    assert_eq!(
+        (
+            &spec["series"][1]["style"],
+            spec["series"][1]["points"].as_array().unwrap().len()
+        ),
+        (&"range".into(), 4)
+    );
+    let best = if scores[1].correct * scores[0].answered > scores[0].correct * scores[1].answered {
+        1
+    } else {
+        0
+    };
+    assert!(bench.page("index.html").contains(&format!("{}%", share(best))));
+
+    let german = bench.page("de/runs/q.html");
+    assert_eq!(cells(&german, "exact-match")[0][4], share(0).replace('.', ","));
+    assert!(german.contains("Mittlere KL nicht gemessen"));
+    // Another profile keeps the chapter and says so.
+    assert!(
+        bench
+            .page("runs/a.html")
+            .contains("Not measured: this run holds no evaluation.")
+    );
+}
+
+#[test]
+fn a_quality_run_without_answers_has_no_share_and_no_chart() {
+    let bench = Bench::new();
+    let mut bundle = synthetic::quality(&identity("q", &["sql"]), 1);
+    bundle.run.models[0].bytes = None;
+    build(&bench.options(&[bench.write(&bundle)])).unwrap();
+    let page = bench.page("runs/q.html");
+    assert!(page.contains("Not measured: no request was answered."));
+    assert!(page.contains("the server does not say what its models take in memory"));
+    assert!(!page.contains("spec-exact-match") && !page.contains("0.0%"));
+    assert!(page.contains("sql · sql.jsonl: Exact match was not measured: no request was answered."));
+}
+
 #[test]
 fn a_folder_without_a_summary_is_refused_and_nothing_is_written() {
     let bench = Bench::new();

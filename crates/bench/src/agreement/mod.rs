@@ -75,8 +75,19 @@ pub enum AgreementError {
     NoAnswer,
 }
 
+/// What a comparison gave.
+#[derive(Debug, Clone)]
+pub struct Compared {
+    /// Digest of the reference's weights.
+    pub reference_digest: String,
+    /// One for each task, in their order; without positions where the right answer has no token.
+    pub tasks: Vec<Sums>,
+}
+
 /// A task as tokens.
 struct Text {
+    /// Its place among the tasks.
+    task: usize,
     line: usize,
     /// Prompt and right answer.
     tokens: Vec<u32>,
@@ -97,6 +108,19 @@ pub fn agreement(
     tasks: &[Task],
     progress: &dyn Fn(usize),
 ) -> Result<Agreement, AgreementError> {
+    let mut sums = Sums::default();
+    for task in &compare(options, tasks, progress)?.tasks {
+        sums.merge(task);
+    }
+    sums.agreement().ok_or(AgreementError::NoAnswer)
+}
+
+/// The same, task by task. At least one has positions.
+pub fn compare(
+    options: &AgreementOptions,
+    tasks: &[Task],
+    progress: &dyn Fn(usize),
+) -> Result<Compared, AgreementError> {
     let texts = texts(&options.reference, tasks)?;
     let threads = Threads::new(0);
     let checkpoint = Checkpoint::open(&options.model)?;
@@ -111,8 +135,9 @@ pub fn agreement(
         ..LoadOptions::default()
     };
     let mut model = CpuBackend::load_with(&checkpoint, threads.clone(), &load)?;
-    let mut reference = CpuBackend::load(&Checkpoint::open(&options.reference)?, threads)?;
-    let mut sums = Sums::default();
+    let full = Checkpoint::open(&options.reference)?;
+    let mut reference = CpuBackend::load(&full, threads)?;
+    let mut sums = vec![Sums::default(); tasks.len()];
     let mut done = 0;
     for batch in batches(&texts) {
         let mut model = Reader::new(&mut model, variant.as_ref(), batch)?;
@@ -124,9 +149,11 @@ pub fn agreement(
                 first.min(end)..end
             };
             let (logits, expected) = (model.predict(&window)?, reference.predict(&window)?);
-            let tokens = batch.iter().flat_map(|text| &text.answer()[window(text)]);
-            for ((logits, expected), token) in logits.iter().zip(&expected).zip(tokens) {
-                if !sums.add(logits, expected, *token) {
+            let tokens = batch
+                .iter()
+                .flat_map(|text| text.answer()[window(text)].iter().map(|token| (text.task, *token)));
+            for ((logits, expected), (task, token)) in logits.iter().zip(&expected).zip(tokens) {
+                if !sums[task].add(logits, expected, token) {
                     return Err(AgreementError::NotFinite);
                 }
             }
@@ -134,7 +161,13 @@ pub fn agreement(
         done += batch.len();
         progress(done);
     }
-    sums.agreement().ok_or(AgreementError::NoAnswer)
+    if texts.is_empty() {
+        return Err(AgreementError::NoAnswer);
+    }
+    Ok(Compared {
+        reference_digest: full.digest(),
+        tasks: sums,
+    })
 }
 
 fn load_variant(artifact: &Path, base: &Checkpoint) -> Result<Arc<VariantWeights>, AgreementError> {
@@ -146,7 +179,7 @@ fn texts(reference: &Path, tasks: &[Task]) -> Result<Vec<Text>, AgreementError> 
     let tokenizer = Tokenizer::from_dir(reference)?;
     let template = ChatTemplate::from_dir(reference)?.ok_or_else(|| TemplateError::Missing(reference.to_path_buf()))?;
     let mut texts = Vec::new();
-    for task in tasks {
+    for (place, task) in tasks.iter().enumerate() {
         let refused = |what: String| AgreementError::Task { line: task.line, what };
         let prompt = template
             .render(&task.messages, None, true, &serde_json::Map::new())
@@ -160,6 +193,7 @@ fn texts(reference: &Path, tasks: &[Task]) -> Result<Vec<Text>, AgreementError> 
         }
         if tokens.len() > prompt {
             texts.push(Text {
+                task: place,
                 line: task.line,
                 tokens,
                 prompt,
@@ -284,6 +318,7 @@ mod tests {
     #[test]
     fn batches_keep_every_text_and_bound_what_is_in_memory() {
         let text = |tokens: usize, prompt: usize| Text {
+            task: 0,
             line: 1,
             tokens: vec![0; tokens],
             prompt,

@@ -2,6 +2,9 @@
 
 use serde::Serialize;
 
+use crate::bundle::DivergenceSums;
+use crate::stats::rounded;
+
 /// How near a model's predictions are to a reference's, over the positions of right answers.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Agreement {
@@ -60,6 +63,26 @@ impl Sums {
         self.loss += loss;
         self.reference_loss += reference_loss;
         true
+    }
+
+    /// Adds the positions of another.
+    pub fn merge(&mut self, other: &Self) {
+        self.positions += other.positions;
+        self.kl += other.kl;
+        self.same += other.same;
+        self.loss += other.loss;
+        self.reference_loss += other.reference_loss;
+    }
+
+    /// The sums as a bundle keeps them; `None` without positions.
+    pub fn record(&self) -> Option<DivergenceSums> {
+        (self.positions > 0).then(|| DivergenceSums {
+            positions: self.positions as u64,
+            kl_nats: rounded(self.kl),
+            same: self.same as u64,
+            loss_nats: rounded(self.loss),
+            reference_loss_nats: rounded(self.reference_loss),
+        })
     }
 
     /// The means; `None` without positions.

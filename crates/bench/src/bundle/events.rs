@@ -61,6 +61,16 @@ pub enum Outcome {
     },
 }
 
+impl Outcome {
+    /// Name in the file: `completed`, or the kind of failure.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Completed => COMPLETED,
+            Self::Failed { kind, .. } => kind,
+        }
+    }
+}
+
 /// What a chunk of the stream carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChunkKind {

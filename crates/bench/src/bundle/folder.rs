@@ -6,8 +6,9 @@ use serde::de::DeserializeOwned;
 use sha2::{Digest as _, Sha256};
 
 use super::{
-    DIGESTS_FILE, ENVIRONMENT_FILE, EVENTS_FILE, Environment, EventsError, RUN_FILE, RequestRecord, Run,
-    SCHEMA_VERSION, SERVER_FILE, ServerReport, read_events, write_events,
+    ANSWERS_FILE, AnswerRecord, DIGESTS_FILE, ENVIRONMENT_FILE, EVENTS_FILE, Environment, EventsError, RUN_FILE,
+    RequestRecord, Run, SCHEMA_VERSION, SERVER_FILE, ServerReport, read_answers, read_events, write_answers,
+    write_events,
 };
 
 /// Why a bundle could not be written or read.
@@ -55,6 +56,8 @@ pub struct Bundle {
     pub run: Run,
     /// Raw events.
     pub records: Vec<RequestRecord>,
+    /// Answers to tasks; kept only in the quality profile.
+    pub answers: Vec<AnswerRecord>,
     /// The client's machine.
     pub environment: Environment,
     /// The server's own report.
@@ -73,12 +76,20 @@ impl Bundle {
             path: path.clone(),
             source,
         })?;
-        let files = [
+        let mut files = Vec::new();
+        if self.run.quality.is_some() {
+            let answers = write_answers(&self.answers).map_err(|e| BundleError::Json {
+                path: path.join(ANSWERS_FILE),
+                what: e.to_string(),
+            })?;
+            files.push((ANSWERS_FILE, answers));
+        }
+        files.extend([
             (ENVIRONMENT_FILE, json(&self.environment, &path)?),
             (EVENTS_FILE, events),
             (RUN_FILE, json(&self.run, &path)?),
             (SERVER_FILE, json(&self.server, &path)?),
-        ];
+        ]);
         let digests = digests(files.iter().map(|(name, bytes)| (*name, bytes.as_slice())));
 
         let temporary = tempfile::Builder::new().prefix(".run-").tempdir_in(out)?;
@@ -99,11 +110,23 @@ impl Bundle {
         Ok(path)
     }
 
-    /// Reads the four files of a bundle. Digests and figures are [`verify`](crate::verify::verify)'s to check.
+    /// Reads the files of a bundle. Digests and figures are [`verify`](crate::verify::verify)'s to check.
     pub fn read(path: &Path) -> Result<Self, BundleError> {
         let events = fs_err::read(path.join(EVENTS_FILE))?;
+        let run = Run::read(path)?;
+        let answers = match &run.quality {
+            Some(_) => {
+                let file = path.join(ANSWERS_FILE);
+                read_answers(&fs_err::read(&file)?).map_err(|e| BundleError::Json {
+                    path: file,
+                    what: e.to_string(),
+                })?
+            }
+            None => Vec::new(),
+        };
         Ok(Self {
-            run: Run::read(path)?,
+            run,
+            answers,
             records: read_events(events).map_err(|source| BundleError::Events {
                 path: path.into(),
                 source,

@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::figures::{Counts, Estimate, Latencies, Rates};
+use super::quality::Quality;
 use crate::arrival::Arrivals;
 use crate::choice::Choice;
 use crate::lengths::Lengths;
@@ -50,6 +51,9 @@ pub struct Run {
     /// The highest rate that kept up, if it was searched for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub knee: Option<Knee>,
+    /// Right answers and divergences; in the quality profile, and only there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quality: Option<Quality>,
 }
 
 /// What a run measures.
@@ -60,6 +64,8 @@ pub enum Profile {
     Arrivals,
     /// Closed loop: a fixed number of requests in flight.
     Concurrency,
+    /// Tasks with known answers: how many are answered right.
+    Quality,
 }
 
 impl std::fmt::Display for Profile {
@@ -67,6 +73,7 @@ impl std::fmt::Display for Profile {
         f.write_str(match self {
             Self::Arrivals => "arrivals",
             Self::Concurrency => "concurrency",
+            Self::Quality => "quality",
         })
     }
 }
@@ -141,6 +148,9 @@ pub struct Model {
     /// Its weight in the choice, where weights were given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<f64>,
+    /// Bytes that it takes in memory, as the server lists it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
 }
 
 /// What requests are made of.

@@ -89,6 +89,8 @@ pub struct Reply {
     pub outcome: Outcome,
     /// Chunks in order of arrival.
     pub chunks: Vec<Chunk>,
+    /// The answer's text, from a client that keeps it ([`Client::keeping_text`]).
+    pub text: String,
 }
 
 /// The client.
@@ -99,6 +101,7 @@ pub struct Client {
     api: Api,
     timeout: Duration,
     clock: Clock,
+    keep_text: bool,
 }
 
 /// Idle connections are dropped before common servers drop them (uvicorn: 5 s), so that none dies under a request.
@@ -165,7 +168,17 @@ impl Client {
             api,
             timeout,
             clock,
+            keep_text: false,
         })
+    }
+
+    /// The same client, keeping the text of answers.
+    #[must_use]
+    pub fn keeping_text(self) -> Self {
+        Self {
+            keep_text: true,
+            ..self
+        }
     }
 
     /// The base URL, without `/v1`.
@@ -210,6 +223,7 @@ impl Client {
             finish_reason: None,
             outcome: Outcome::Completed,
             chunks: Vec::new(),
+            text: String::new(),
         };
         let followed = tokio::time::timeout(self.timeout, self.follow(request, sent.clone(), &mut reply)).await;
         let failed = match followed {
@@ -293,6 +307,9 @@ impl Client {
                     kind: parsed.kind,
                     chars: parsed.chars,
                 });
+                if self.keep_text {
+                    reply.text.push_str(&parsed.text);
+                }
                 reply.usage = parsed.usage.or(reply.usage);
                 reply.finish_reason = parsed.finish_reason.or_else(|| reply.finish_reason.take());
                 match parsed.kind {

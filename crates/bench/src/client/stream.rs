@@ -37,6 +37,8 @@ pub struct Parsed {
     pub kind: ChunkKind,
     /// Characters of text in it.
     pub chars: u32,
+    /// The answer's text in it, without reasoning.
+    pub text: String,
     /// Why the answer ended, if this event says so.
     pub finish_reason: Option<String>,
     /// Token counts, if this event has them.
@@ -78,7 +80,8 @@ impl Choice {
         let text = length(&self.text) + delta.map_or(0, |d| length(&d.content) + length(&d.refusal));
         let reasoning = delta.map_or(0, |d| length(&d.reasoning_content).max(length(&d.reasoning)));
         if text > 0 {
-            Some((ChunkKind::Text, text + reasoning))
+            // A chunk with both counts as text, and only that is counted.
+            Some((ChunkKind::Text, text))
         } else if reasoning > 0 {
             Some((ChunkKind::Reasoning, reasoning))
         } else if delta
@@ -92,12 +95,30 @@ impl Choice {
     }
 }
 
+impl Choice {
+    /// The answer's text: what counts as [`ChunkKind::Text`].
+    fn take_text(&mut self) -> String {
+        let mut text = self.text.take().unwrap_or_default();
+        if let Some(delta) = &mut self.delta {
+            let content = delta.content.take().unwrap_or_default();
+            if text.is_empty() {
+                text = content;
+            } else {
+                text.push_str(&content);
+            }
+            text.push_str(delta.refusal.as_deref().unwrap_or_default());
+        }
+        text
+    }
+}
+
 /// Understands an event; the error says why it is no part of an OpenAI stream.
 pub fn parse(event: &SseEvent) -> Result<Parsed, String> {
     if event.data.trim() == "[DONE]" {
         return Ok(Parsed {
             kind: ChunkKind::Done,
             chars: 0,
+            text: String::new(),
             finish_reason: None,
             usage: None,
             error: None,
@@ -106,6 +127,7 @@ pub fn parse(event: &SseEvent) -> Result<Parsed, String> {
     let error = |message: String| Parsed {
         kind: ChunkKind::Error,
         chars: 0,
+        text: String::new(),
         finish_reason: None,
         usage: None,
         error: Some(message),
@@ -124,7 +146,7 @@ pub fn parse(event: &SseEvent) -> Result<Parsed, String> {
             body.message.as_ref().map_or_else(|| "no message".into(), message),
         ));
     }
-    let choice = body.choices.into_iter().next();
+    let mut choice = body.choices.into_iter().next();
     let (kind, chars) = choice
         .as_ref()
         .and_then(Choice::carries)
@@ -132,6 +154,7 @@ pub fn parse(event: &SseEvent) -> Result<Parsed, String> {
     Ok(Parsed {
         kind,
         chars,
+        text: choice.as_mut().map(Choice::take_text).unwrap_or_default(),
         finish_reason: choice.and_then(|c| c.finish_reason),
         usage: body.usage,
         error: None,

@@ -3,7 +3,7 @@
 use deltamux_bench::bundle::{Point, Profile, Run};
 
 use super::figures::{self, by_load, median_of};
-use super::{Fact, Headline};
+use super::{Fact, Headline, quality};
 use crate::language::Texts;
 use crate::number;
 
@@ -83,15 +83,17 @@ pub fn headlines(texts: &Texts, run: &Run) -> Vec<Headline> {
     match run.profile {
         Profile::Arrivals => arrivals(texts, run, &points),
         Profile::Concurrency => concurrency(texts, &points),
+        Profile::Quality => quality::headlines(texts, run),
     }
 }
 
-/// The best figure of a run in one line, for the list; from valid points only.
+/// The best figure of a run in one line, for the list; from valid points only. The quality profile has its own.
 pub fn best(run: &Run) -> Option<(f64, &'static str, f64)> {
     let points = valid(&run.points);
     let (pick, unit): (figures::PickRate, _) = match run.profile {
         Profile::Arrivals => (|rates| rates.request_throughput_req_per_s, "req/s"),
         Profile::Concurrency => (|rates| rates.aggregate_decode_tok_per_s, "tok/s"),
+        Profile::Quality => return None,
     };
     highest(&points, pick).map(|(x, y)| (y, unit, x))
 }

@@ -7,6 +7,7 @@ mod figures;
 mod masthead;
 mod outlook;
 mod overview;
+mod quality;
 mod requests;
 mod resources;
 mod workload;
@@ -191,6 +192,8 @@ pub fn run_page(texts: &Texts, source: &Source, raw: &str) -> RunPage {
     match run.profile {
         Profile::Arrivals => profile_sections.push(arrivals::section(texts, run)),
         Profile::Concurrency => profile_sections.push(concurrency::section(texts, run)),
+        // It has a chapter.
+        Profile::Quality => {}
     }
     profile_sections.extend(requests::sections(texts, source));
     profile_sections.push(outlook::other_profiles(texts, run.profile));
@@ -212,7 +215,7 @@ pub fn run_page(texts: &Texts, source: &Source, raw: &str) -> RunPage {
             chapter("profiles", profile_sections),
             chapter("resources", resources::sections(texts, source)),
             chapter("evidence", evidence::sections(texts, source, raw)),
-            chapter("quality", outlook::quality(texts)),
+            chapter("quality", quality::sections(texts, source)),
             chapter("speculation", outlook::speculation(texts)),
             chapter("tokens", outlook::tokens(texts)),
         ],

@@ -11,6 +11,7 @@ pub fn other_profiles(texts: &Texts, run: Profile) -> Section {
     let facts = [
         "arrivals",
         "concurrency",
+        "quality",
         "decode",
         "ttft",
         "context",
@@ -39,7 +40,18 @@ pub fn unmeasured(texts: &Texts, key: &str, terms: &[&str]) -> Section {
 /// Quality of the answers, and quality against speed.
 pub fn quality(texts: &Texts) -> Vec<Section> {
     vec![
-        unmeasured(texts, "answers", &["exact_match", "perplexity", "throughput", "memory"]),
+        unmeasured(
+            texts,
+            "answers",
+            &[
+                "exact_match",
+                "mean_kl",
+                "agreement",
+                "perplexity",
+                "throughput",
+                "memory",
+            ],
+        ),
         absent(texts, "quality_speed", "absent.no_evaluation"),
     ]
 }

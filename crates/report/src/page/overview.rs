@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::masthead;
+use super::{masthead, quality};
 use crate::language::Texts;
 use crate::number;
 use crate::source::Source;
@@ -111,6 +111,7 @@ fn line(texts: &Texts, href: &str, source: &Source) -> Line {
     let load = best
         .and_then(|(_, _, x)| number::plain(language, x))
         .unwrap_or_default();
+    let right = quality::best(texts, run);
     Line {
         href: href.to_owned(),
         title: masthead::title(texts, run),
@@ -122,12 +123,16 @@ fn line(texts: &Texts, href: &str, source: &Source) -> Line {
         operation: masthead::operation(texts, run),
         models: run.models.len(),
         points: run.points.len(),
-        best: best.and_then(|(value, unit, _)| {
-            let text = number::fixed(language, value, number::decimals_for([value]))?;
-            Some(number::with_unit(language, &text, unit))
-        }),
-        best_value: best.map(|(value, _, _)| value),
-        best_at: best.map_or_else(String::new, |(_, unit, _)| {
+        best: best
+            .and_then(|(value, unit, _)| {
+                let text = number::fixed(language, value, number::decimals_for([value]))?;
+                Some(number::with_unit(language, &text, unit))
+            })
+            .or_else(|| right.as_ref().map(|best| best.text.clone())),
+        best_value: best
+            .map(|(value, _, _)| value)
+            .or_else(|| right.as_ref().map(|best| best.value)),
+        best_at: best.map_or(right.map(|best| best.at).unwrap_or_default(), |(_, unit, _)| {
             let key = if unit == "req/s" {
                 "headline.at_rate"
             } else {

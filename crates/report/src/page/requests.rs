@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use deltamux_bench::bundle::{Load, Outcome, RequestRecord};
+use deltamux_bench::bundle::{Load, Outcome, Profile, RequestRecord};
 
 use super::figures::{load_value, median};
 use super::{Block, Section};
@@ -30,6 +30,10 @@ pub fn sections(texts: &Texts, source: &Source) -> Vec<Section> {
     let mut sections = Vec::new();
     if !measured.is_empty() {
         sections.push(Section::new(texts, "by_variant", vec![by_variant(texts, &measured)]));
+    }
+    // All points of the quality profile are at one load, so none stands for the others.
+    if source.run.profile == Profile::Quality {
+        return sections;
     }
     if let Some(exhibit) = one_by_one(texts, source, &measured) {
         sections.push(Section::new(

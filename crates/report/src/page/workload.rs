@@ -56,6 +56,17 @@ pub fn section(texts: &Texts, run: &Run) -> Section {
         facts.push(Fact::stated(texts, "workload.file", Some(file.name.clone())));
         facts.push(Fact::stated(texts, "workload.file_digest", Some(file.sha256.clone())).mono());
     }
+    if let Some(quality) = &run.quality {
+        facts.push(Fact::stated(
+            texts,
+            "workload.output_limit",
+            Some(tokens(texts, &number::count(language, u64::from(quality.max_tokens)))),
+        ));
+        for file in &quality.tasks {
+            facts.push(Fact::stated(texts, "workload.tasks", Some(file.name.clone())));
+            facts.push(Fact::stated(texts, "workload.tasks_digest", Some(file.sha256.clone())).mono());
+        }
+    }
     if let Some(most) = w.max_in_flight {
         facts.push(Fact::stated(
             texts,
@@ -80,6 +91,15 @@ pub fn section(texts: &Texts, run: &Run) -> Section {
                 .iter()
                 .map(|m| m.digest.as_deref().map_or_else(Cell::absent, Cell::digest)),
         );
+        if run.models.iter().any(|m| m.bytes.is_some()) {
+            table.cells(
+                Column::number("bytes", texts.get("model.bytes"), ""),
+                run.models.iter().map(|m| {
+                    m.bytes
+                        .map_or_else(Cell::absent, |n| Cell::number(n as f64, number::bytes(language, n)))
+                }),
+            );
+        }
         blocks.push(Block::Table {
             table: table.build("models", texts.get("model.title")),
             summary: texts.get("model.title"),

@@ -1,15 +1,18 @@
 //! Run bundles of a simulated server, for tests and for looking at pages: the events are invented, everything computed
 //! from them is not. Their engine is called `simulation`, so no page can be mistaken for a measurement.
+#![allow(dead_code)] // Each test binary uses its own part.
 
 use deltamux_bench::arrival::Arrivals;
 use deltamux_bench::bundle::{
-    Answer, Api, Bundle, Chunk, ChunkKind, Cpu, Engine, Environment, Load, Model, Outcome, Point, Profile,
-    RequestRecord, Run, SCHEMA_VERSION, ServerReport, Software, Target, Workload,
+    Answer, AnswerRecord, Api, Bundle, Chunk, ChunkKind, Cpu, DivergenceSums, Engine, Environment, Load, Model,
+    Outcome, Point, Profile, Quality, Reference, RequestRecord, Run, SCHEMA_VERSION, ServerReport, Software, Target,
+    TaskFile, Workload,
 };
 use deltamux_bench::choice::Choice;
 use deltamux_bench::knee::knee;
 use deltamux_bench::lengths::Lengths;
 use deltamux_bench::measure::{self, PointPlan};
+use deltamux_bench::quality::figures::{self, ScorePlan};
 
 /// Repeats of every point.
 const REPEATS: u32 = 3;
@@ -191,6 +194,101 @@ pub fn concurrency(identity: &Identity<'_>, levels: &[u32]) -> Bundle {
     bundle(run(identity, Profile::Concurrency, points), records)
 }
 
+/// Tasks that every model is asked, `items` of them: each model is right a little more often than the one before it, one
+/// request fails, and the first model is compared with a full fine-tune. Sizes double from model to model.
+pub fn quality(identity: &Identity<'_>, items: u32) -> Bundle {
+    let mut random = Random(identity.id.len() as u64 + 3);
+    let sha256 = "7a".repeat(32);
+    let (mut records, mut answers) = (Vec::new(), Vec::new());
+    let (mut points, mut scores) = (Vec::new(), Vec::new());
+    let mut clock = 0.0;
+    for (index, model) in (0u32..).zip(identity.models) {
+        let (mut of_point, mut given) = (Vec::new(), Vec::new());
+        for request in 0..items {
+            let mut record = record((index, 0, request), model, clock, clock + 0.05, 0.02);
+            clock = record.t_done_ns as f64 * 1e-9;
+            record.max_tokens = Some(TOKENS);
+            record.finish_reason = Some("stop".to_owned());
+            let right = random.uniform() < 0.6 + 0.1 * f64::from(index);
+            // As many characters as the chunks carry.
+            let text = format!("{:<128}", if right { "SELECT 1;" } else { "SELECT 2;" });
+            let failed = index == 0 && request == 0;
+            if failed {
+                record.outcome = Outcome::Failed {
+                    kind: "timeout".into(),
+                    error: "no end within 60 s".into(),
+                };
+                record.chunks.clear();
+                record.completion_tokens = None;
+            }
+            given.push(AnswerRecord {
+                point: index,
+                request,
+                model: (*model).to_owned(),
+                tasks_sha256: sha256.clone(),
+                line: u64::from(request) + 1,
+                prompt_sha256: "9c".repeat(32),
+                expected: "SELECT 1;".to_owned(),
+                outcome: record.outcome.name().to_owned(),
+                answer: (!failed).then_some(text),
+                matches: (!failed).then_some(right),
+                prompt_tokens: record.prompt_tokens,
+                completion_tokens: record.completion_tokens,
+                divergence: (index == 0).then_some(DivergenceSums {
+                    positions: 4,
+                    kl_nats: 0.015625,
+                    same: 3,
+                    loss_nats: 0.5,
+                    reference_loss_nats: 0.25,
+                }),
+            });
+            of_point.push(record);
+        }
+        let plan = PointPlan {
+            load: Load::Closed { concurrency: 1 },
+            requests: u64::from(items),
+            warmup: 0,
+            seeds: vec![7],
+        };
+        points.push(measure::point(&plan, None, &of_point));
+        let plan = ScorePlan {
+            model: (*model).to_owned(),
+            tasks: 0,
+            precision: Some("bf16".to_owned()),
+            reference: (index == 0).then(|| Reference {
+                name: "full".to_owned(),
+                digest: "5e".repeat(32),
+            }),
+            divergence_absent: (index > 0).then(|| "no fine-tune was given".to_owned()),
+        };
+        let (of, by): (Vec<_>, Vec<_>) = (of_point.iter().collect(), given.iter().collect());
+        scores.push(figures::score(plan, &of, &by));
+        records.extend(of_point);
+        answers.extend(given);
+    }
+    let mut run = run(identity, Profile::Quality, points);
+    for (i, model) in (0u32..).zip(&mut run.models) {
+        model.bytes = Some(u64::from(3 + i) << 20);
+    }
+    run.workload.variants = None;
+    run.workload.input_tokens = None;
+    run.workload.output_tokens = None;
+    run.workload.ignore_eos = false;
+    run.quality = Some(Quality {
+        max_tokens: TOKENS,
+        tasks: vec![TaskFile {
+            name: "sql.jsonl".to_owned(),
+            sha256,
+            items: u64::from(items),
+            model: None,
+        }],
+        scores,
+    });
+    let mut bundle = bundle(run, records);
+    bundle.answers = answers;
+    bundle
+}
+
 fn point(load: Load, requests: u64, records: &[RequestRecord]) -> Point {
     let plan = PointPlan {
         load,
@@ -244,6 +342,7 @@ fn run(identity: &Identity<'_>, profile: Profile, points: Vec<Point>) -> Run {
                 parent: Some("tiny".into()),
                 digest: Some(format!("sha256:{}", "5e".repeat(32))),
                 weight: None,
+                bytes: None,
             })
             .collect(),
         workload: Workload {
@@ -258,6 +357,7 @@ fn run(identity: &Identity<'_>, profile: Profile, points: Vec<Point>) -> Run {
         limits: None,
         points,
         knee: None,
+        quality: None,
     }
 }
 
@@ -292,6 +392,7 @@ fn bundle(run: Run, records: Vec<RequestRecord>) -> Bundle {
         },
         run,
         records,
+        answers: Vec::new(),
     }
 }
 

@@ -82,6 +82,13 @@ pub struct LoadArgs {
     /// What the run stands for in a comparison, e.g. PrinMix.
     #[arg(long)]
     label: Option<String>,
+    #[command(flatten)]
+    about: AboutArgs,
+}
+
+/// What the bundle says of the server.
+#[derive(Debug, clap::Args)]
+pub struct AboutArgs {
     /// Name of the server's engine [default: who owns the first listed model].
     #[arg(long, value_name = "NAME", help_heading = "What is measured, for the bundle")]
     engine: Option<String>,
@@ -102,12 +109,38 @@ pub struct LoadArgs {
     exclusive: Option<bool>,
 }
 
+impl AboutArgs {
+    /// Precision of the base's weights, if it was stated.
+    pub fn precision(&self) -> Option<&str> {
+        self.precision.as_deref()
+    }
+
+    /// The same as the bundle has it.
+    pub fn engine(&self) -> Engine {
+        Engine {
+            name: self.engine.clone(),
+            version: self.engine_version.clone(),
+            device: self.device.clone(),
+            topology: self.topology.clone(),
+            precision: self.precision.clone(),
+            exclusive: self.exclusive,
+        }
+    }
+}
+
+/// A time limit in seconds.
+pub fn timeout(seconds: f64) -> anyhow::Result<Duration> {
+    if !seconds.is_finite() || seconds <= 0.0 {
+        bail!("--timeout {seconds}: expected seconds above 0");
+    }
+    Duration::try_from_secs_f64(seconds)
+        .map_err(|_| anyhow::anyhow!("--timeout is {seconds}: expected seconds, at most {}", u64::MAX))
+}
+
 impl LoadArgs {
     /// Reads the files that flags name and checks what only shows in combination.
     pub fn settings(&self) -> anyhow::Result<Settings> {
-        if !self.timeout.is_finite() || self.timeout <= 0.0 {
-            bail!("--timeout {}: expected seconds above 0", self.timeout);
-        }
+        let timeout = timeout(self.timeout)?;
         for (flag, limit) in [("--slo-ttft-ms", self.slo_ttft_ms), ("--slo-tpot-ms", self.slo_tpot_ms)] {
             if let Some(limit) = limit.filter(|l| !l.is_finite() || *l <= 0.0) {
                 bail!("{flag} {limit}: expected milliseconds above 0");
@@ -121,14 +154,7 @@ impl LoadArgs {
         };
         settings.api_key = self.api_key.clone().filter(|key| !key.is_empty());
         settings.label = self.label.clone();
-        settings.engine = Engine {
-            name: self.engine.clone(),
-            version: self.engine_version.clone(),
-            device: self.device.clone(),
-            topology: self.topology.clone(),
-            precision: self.precision.clone(),
-            exclusive: self.exclusive,
-        };
+        settings.engine = self.about.engine();
         settings.models = self.models.clone();
         settings.choice = choice;
         settings.weights = weights;
@@ -139,8 +165,7 @@ impl LoadArgs {
         settings.seed = self.seed;
         settings.repeats = self.repeats;
         settings.warmup = self.warmup;
-        settings.timeout = Duration::try_from_secs_f64(self.timeout)
-            .map_err(|_| anyhow::anyhow!("--timeout is {}: expected seconds, at most {}", self.timeout, u64::MAX))?;
+        settings.timeout = timeout;
         settings.limits = (self.slo_ttft_ms.is_some() || self.slo_tpot_ms.is_some()).then_some(Limits {
             ttft_ms: self.slo_ttft_ms,
             tpot_ms: self.slo_tpot_ms,

@@ -5,9 +5,12 @@ mod concurrency;
 mod forward;
 mod kernels;
 mod load;
+mod local;
 
 pub(crate) use load::command_line;
 mod progress;
+mod quality;
+mod scores;
 mod table;
 mod verify;
 
@@ -29,6 +32,8 @@ enum Command {
     Arrivals(arrivals::Args),
     /// Closed loop: a fixed number of requests in flight.
     Concurrency(concurrency::Args),
+    /// Tasks with known answers: the share answered right, and how near variants are to full fine-tunes.
+    Quality(Box<quality::Args>),
     /// Each kernel's share of this machine's read bandwidth and arithmetic peaks.
     Kernels(kernels::Args),
     /// Steps of the forward pass in this process, against the machine's limits.
@@ -43,6 +48,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     match args.command {
         Command::Arrivals(command) => arrivals::run(command, args.json),
         Command::Concurrency(command) => concurrency::run(command, args.json),
+        Command::Quality(command) => quality::run(&command, args.json),
         Command::Kernels(command) => kernels::run(command, args.json),
         Command::Forward(command) => forward::run(command, args.json),
         Command::Verify(command) => verify::run(command, args.json),

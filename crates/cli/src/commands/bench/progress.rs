@@ -45,6 +45,13 @@ impl Bars {
                 }
             }
             Progress::Point(_) => {}
+            Progress::Tasks { model, tasks, requests } => {
+                self.failed = 0;
+                self.bar.reset();
+                self.bar.set_prefix("");
+                self.bar.set_length(*requests);
+                self.bar.set_message(format!("{model}, {tasks}"));
+            }
         }
     }
 

@@ -4,12 +4,16 @@ use comfy_table::{CellAlignment, Table, presets};
 use deltamux_bench::bundle::{Estimate, Load, Point, Profile, Run, Statistic};
 
 use super::progress::name;
+use super::scores;
 
 /// What stands where nothing was measured.
-const ABSENT: &str = "–";
+pub(super) const ABSENT: &str = "–";
 
 /// The points of a run, one a row, and what is to be said about them.
 pub fn run(run: &Run) -> String {
+    if let Some(quality) = &run.quality {
+        return scores::table(run, quality);
+    }
     let mut table = Table::new();
     table.load_style(presets::UTF8_HORIZONTAL_ONLY);
     table.set_header(columns(run.profile).iter().map(|(header, _)| *header));
@@ -78,6 +82,8 @@ fn columns(profile: Profile) -> Vec<Column> {
             ("decode\ntok/s", |p| mean(p.rates.aggregate_decode_tok_per_s, 1)),
             ("a request\ntok/s", |p| p50(p.latency.decode_tok_per_s, 1)),
         ],
+        // Its scores have a table of their own.
+        Profile::Quality => Vec::new(),
     };
     columns.extend::<[Column; 5]>([
         ("output\ntok/s", |p| mean(p.rates.output_throughput_tok_per_s, 1)),
