@@ -12,7 +12,8 @@ mod tensor_file;
 
 pub use artifact::{Artifact, ArtifactError};
 pub use compress::{
-    Budget, CalibrationSource, CompressError, CompressOptions, EmbeddingPolicy, Method, Shard, Stage, compress, merge,
+    Budget, CalibrationSource, CompressError, CompressOptions, EmbeddingPolicy, Method, Shard, Stage, WidthLimits,
+    compress, merge,
 };
 pub use restore::{RestoreError, Restored, restore};
 pub use synth::{SynthError, SynthOptions, synth};

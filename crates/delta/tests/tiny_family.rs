@@ -6,7 +6,7 @@ use std::path::Path;
 
 use common::{artifact, options, run, tensors, tiny};
 use deltamux_delta::artifact::{EmbeddingInfo, Storage};
-use deltamux_delta::{Artifact, Budget, CompressOptions, EmbeddingPolicy, Method, restore};
+use deltamux_delta::{Artifact, Budget, CompressOptions, EmbeddingPolicy, Method, WidthLimits, restore};
 use deltamux_model::{Checkpoint, EmbeddingDelta, LinearId, MatrixDelta};
 
 #[test]
@@ -143,6 +143,48 @@ fn bitdelta_keeps_an_embedding_as_signs_of_its_rows() {
             assert_eq!(half::bf16::from_f32(w + d).to_f32(), r, "{name}");
         }
     }
+}
+
+#[test]
+fn prinmix_keeps_to_the_widths_that_it_is_given() {
+    let dir = tempfile::tempdir().unwrap();
+    let made = |name: &str, widths: WidthLimits, budget: Budget| {
+        let options = CompressOptions {
+            method: Method::Prinmix,
+            budget,
+            widths,
+            ..options("sql", 12, dir.path())
+        };
+        let out = dir.path().join(format!("{name}-{}", budget.name()));
+        run(&tiny("base"), &tiny("sql"), &out, &options).unwrap().manifest
+    };
+    for budget in [Budget::Model, Budget::Matrix] {
+        let free = made("free", WidthLimits::default(), budget);
+        let two = made("two", WidthLimits::new(None, Some(2)).unwrap(), budget);
+        let only = made("only", WidthLimits::new(Some(&[3, 8]), None).unwrap(), budget);
+        let used = |linear: &deltamux_delta::artifact::LinearInfo| {
+            let widths = linear.widths().unwrap().v;
+            widths
+                .into_iter()
+                .map(|(bits, _)| bits)
+                .collect::<std::collections::BTreeSet<u8>>()
+        };
+        assert!(two.linears.iter().all(|l| used(l).len() <= 2));
+        assert!(only.linears.iter().all(|l| used(l).is_subset(&[3, 8].into())));
+        assert!(free.linears.iter().any(|l| used(l).len() > 2));
+        for limited in [two, only] {
+            assert!(limited.rel_output_error.calibration > free.rel_output_error.calibration);
+            assert!(limited.totals.linear_ratio.unwrap() <= 1.0 / 16.0);
+        }
+    }
+    let best = CompressOptions {
+        widths: WidthLimits::new(None, Some(2)).unwrap(),
+        ..options("sql", 12, dir.path())
+    };
+    let error = run(&tiny("base"), &tiny("sql"), &dir.path().join("x"), &best)
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("--method prinmix"), "{error}");
 }
 
 #[test]

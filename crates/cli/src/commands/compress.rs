@@ -7,7 +7,8 @@ use clap::ValueEnum;
 use deltamux_delta::artifact::{LinearInfo, RelError, Storage};
 use deltamux_delta::compress::{Compressed, work_dir};
 use deltamux_delta::{
-    Budget, CalibrationSource, CompressError, CompressOptions, EmbeddingPolicy, Method, Shard, Stage, compress,
+    Budget, CalibrationSource, CompressError, CompressOptions, EmbeddingPolicy, Method, Shard, Stage, WidthLimits,
+    compress,
 };
 use serde::Serialize;
 
@@ -50,6 +51,15 @@ pub struct Args {
     /// Whether bits may move between matrices or each keeps its own budget.
     #[arg(long, value_enum, default_value_t = BudgetArg::Model)]
     budget: BudgetArg,
+    /// Bits a weight that ranks may have, some of 2,3,4,8 (prinmix only); default: all.
+    #[arg(long, value_delimiter = ',', value_name = "N,N")]
+    bits: Option<Vec<u8>>,
+    /// Distinct widths that are used at most (prinmix only); default: as many as --bits allows.
+    #[arg(long, value_name = "N")]
+    f_max: Option<usize>,
+    /// Codes that share a scale; 128 is what the kernels read.
+    #[arg(long, value_name = "N")]
+    group_size: Option<usize>,
     /// Calibration texts, one JSON object a line; without it a small general set is used.
     #[arg(long, value_name = "FILE.jsonl")]
     calibration: Option<PathBuf>,
@@ -158,7 +168,11 @@ impl<'a> From<&'a LinearInfo> for Tensor<'a> {
 
 pub fn run(args: Args) -> anyhow::Result<()> {
     let started = Instant::now();
+    if let Some(size) = args.group_size {
+        WidthLimits::check_group_size(size)?;
+    }
     let options = CompressOptions {
+        widths: WidthLimits::new(args.bits.as_deref(), args.f_max)?,
         method: args.method,
         ratio: args.ratio,
         budget: match args.budget {

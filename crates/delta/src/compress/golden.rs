@@ -78,7 +78,7 @@ fn error(case: &Case, method: Method) -> f64 {
     let energy = quadratic(&delta, &c);
     let candidates = prepare(&delta, &moments, method, case.budget_bits).unwrap();
     let choices = candidates
-        .allocate(&moments, energy, case.budget_bits)
+        .allocate(&moments, energy, case.budget_bits, &super::WidthLimits::default())
         .map(|a| a.choices)
         .unwrap_or_default();
     let approximation = candidates.quantise(&delta, &moments, &choices).unwrap();

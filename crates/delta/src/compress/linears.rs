@@ -23,7 +23,7 @@ use super::options::{Budget, CompressOptions};
 use super::permits::Permits;
 use super::quantise::InputMoments;
 use super::work::{Record, Work};
-use super::{Progress, Shard, Stage, allocate};
+use super::{Progress, Shard, Stage, WidthLimits, allocate};
 use crate::artifact::{LinearInfo, RelError};
 
 /// What the linears are made from.
@@ -116,7 +116,7 @@ impl Job<'_> {
         let mut chosen = BTreeMap::new();
         if shared && !changed.is_empty() {
             let surveys = self.each(&groups, &permits, Stage::Factor, |id, moments| self.survey(id, moments))?;
-            let (choices, allocation) = choose(&surveys);
+            let (choices, allocation) = choose(&surveys, &self.options.widths);
             chosen = choices;
             // Named so that shards sort.
             let Shard { index, count } = self.options.shard;
@@ -208,7 +208,7 @@ impl Job<'_> {
         let choices = match choices {
             Some(choices) => choices.to_vec(),
             None => {
-                let own = candidates.allocate(&moments.inputs, scale(energy), budget);
+                let own = candidates.allocate(&moments.inputs, scale(energy), budget, &self.options.widths);
                 allocation = own.as_ref().map(Allocated::of);
                 own.map(|own| own.choices).unwrap_or_default()
             }
@@ -336,14 +336,17 @@ fn work_bytes(inputs: usize, outputs: usize) -> u64 {
 }
 
 /// The choices of every linear's ranks within the budgets of all of them together.
-fn choose(surveys: &BTreeMap<LinearId, Survey>) -> (BTreeMap<LinearId, Vec<usize>>, allocate::Allocation) {
+fn choose(
+    surveys: &BTreeMap<LinearId, Survey>,
+    widths: &WidthLimits,
+) -> (BTreeMap<LinearId, Vec<usize>>, allocate::Allocation) {
     let all: Vec<RankItem> = surveys
         .values()
         .flat_map(|survey| survey.items.iter().copied())
         .collect();
     let sum = |bits: fn(&Survey) -> u64| surveys.values().map(bits).sum::<u64>();
     let total = sum(|s| s.budget).saturating_sub(sum(|s| s.taken));
-    let allocation = allocate::allocate(&all, total);
+    let allocation = widths.allocate(&all, total);
     let mut rest = allocation.choices.as_slice();
     let choices = surveys
         .iter()

@@ -1,12 +1,12 @@
 //! One matrix: from its difference to packed factors, in the two steps between which the budget is shared out.
 
 use super::account::{self, overhead_bits};
-use super::allocate::{Allocation, Item, allocate};
+use super::allocate::{Allocation, Item};
 use super::factor::{Factors, factor};
 use super::linalg::{LinalgError, Matrix};
 use super::options::Method;
 use super::quantise::{Approximation, InputMoments, quantise, store_f16};
-use super::{best, bitdelta, delta_come, low_rank, prinmix};
+use super::{WidthLimits, best, bitdelta, delta_come, low_rank, prinmix};
 
 /// What a rank may become, the dropped rank included.
 pub(crate) const CHOICES: usize = 8;
@@ -128,9 +128,15 @@ impl Candidates {
     }
 
     /// Chooses widths within the matrix's own `budget`, if they are open; errors are divided by `scale`.
-    pub fn allocate(&self, moments: &InputMoments, scale: f64, budget: u64) -> Option<Allocation> {
+    pub fn allocate(
+        &self,
+        moments: &InputMoments,
+        scale: f64,
+        budget: u64,
+        widths: &WidthLimits,
+    ) -> Option<Allocation> {
         match &self.kind {
-            Kind::Open => Some(allocate(&self.items(moments, scale), budget)),
+            Kind::Open => Some(widths.allocate(&self.items(moments, scale), budget)),
             Kind::Fixed(_) | Kind::Halves | Kind::Signs => None,
         }
     }

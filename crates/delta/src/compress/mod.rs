@@ -35,6 +35,7 @@ mod samples;
 mod shard;
 mod subspace;
 mod text_files;
+mod widths;
 mod work;
 mod write;
 
@@ -59,6 +60,7 @@ pub use merge::merge;
 pub use options::{Budget, CompressOptions, DEFAULT_RATIO, Method};
 pub use samples::CalibrationSource;
 pub use shard::Shard;
+pub use widths::WidthLimits;
 pub use work::work_dir;
 
 /// What the pipeline is doing.
@@ -176,6 +178,7 @@ fn run(
         method: options.method.name().to_string(),
         ratio: options.ratio(),
         budget: options.budget.name().to_string(),
+        widths: options.widths.to_string(),
         embeddings: options.embeddings.name().to_string(),
         shard: options.shard,
     };

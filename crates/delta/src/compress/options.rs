@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::error::CompressError;
 use super::factor::{Norm, Order};
-use super::{CalibrationSource, EmbeddingPolicy, Shard};
+use super::{CalibrationSource, EmbeddingPolicy, Shard, WidthLimits};
 
 /// The ratio of methods that can keep any, when none is given.
 pub const DEFAULT_RATIO: f64 = 1.0 / 16.0;
@@ -107,6 +107,8 @@ pub struct CompressOptions {
     pub ratio: Option<f64>,
     /// Over what the budget is shared.
     pub budget: Budget,
+    /// Widths of ranks (PrinMix only).
+    pub widths: WidthLimits,
     /// Calibration texts.
     pub calibration: CalibrationSource,
     /// What becomes of changed embeddings.
@@ -137,6 +139,7 @@ impl CompressOptions {
             method: Method::Best,
             ratio: None,
             budget: Budget::Model,
+            widths: WidthLimits::default(),
             calibration: CalibrationSource::General,
             embeddings: EmbeddingPolicy::Auto,
             name: None,
@@ -160,6 +163,12 @@ impl CompressOptions {
             return Err(CompressError::Option(format!(
                 "ratio {}: expected a share above 0 and at most 1, such as 1/16 or 0.0625",
                 self.ratio()
+            )));
+        }
+        if self.method != Method::Prinmix && self.widths != WidthLimits::default() {
+            return Err(CompressError::Option(format!(
+                "method {} has widths of its own: --bits and --f-max are for --method prinmix",
+                self.method.name()
             )));
         }
         self.shard.check()?;

@@ -38,6 +38,7 @@ pub(crate) struct Inputs {
     pub method: String,
     pub ratio: f64,
     pub budget: String,
+    pub widths: String,
     pub embeddings: String,
     pub shard: super::Shard,
 }
@@ -245,6 +246,7 @@ mod tests {
             method: "best".into(),
             ratio: 0.0625,
             budget: "model".into(),
+            widths: "4 of 2,3,4,8".into(),
             embeddings: "auto".into(),
             shard: Shard::WHOLE,
         }

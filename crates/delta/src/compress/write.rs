@@ -130,7 +130,7 @@ fn store(
     let (Plan::Factored(difference, _), EmbeddingInfo::Factored { rows, bytes, .. }) = (plan, &exact) else {
         return Ok(exact);
     };
-    let approximation = factor_alone(difference, names.factors, options.method, options.ratio())?;
+    let approximation = factor_alone(difference, names.factors, options)?;
     let packed = approximation.packed;
     let mut rest = difference.clone();
     rest.data
@@ -158,9 +158,9 @@ fn store(
 fn factor_alone(
     difference: &Matrix<f32>,
     name: &str,
-    method: Method,
-    ratio: f64,
+    options: &CompressOptions,
 ) -> Result<Approximation, CompressError> {
+    let (method, ratio) = (options.method, options.ratio());
     let numerics = |e: super::linalg::LinalgError| CompressError::Numerics {
         tensor: name.to_string(),
         what: e.to_string(),
@@ -177,7 +177,7 @@ fn factor_alone(
     let (budget, _) = matrix::own_budget(name, inputs, difference.rows, ratio);
     let energy = dot(&difference.data, &difference.data);
     let candidates = matrix::prepare(difference, &moments, method, budget).map_err(numerics)?;
-    let own = candidates.allocate(&moments, energy, budget);
+    let own = candidates.allocate(&moments, energy, budget, &options.widths);
     let choices = own.map(|own| own.choices).unwrap_or_default();
     candidates.quantise(difference, &moments, &choices).map_err(numerics)
 }
