@@ -75,8 +75,7 @@ fn comparison() -> Comparison {
             name: "sql-full".into(),
             digest: "sha256:ab".into(),
         },
-        // The last right answer has no token.
-        sums: (0..10).map(|i| (i < 9).then(|| sums(i))).collect(),
+        sums: (0..10).map(|i| Some(sums(i))).collect(),
     }
 }
 
@@ -115,8 +114,8 @@ async fn right_wrong_and_failed_are_counted_apart() {
     assert_eq!(sql.completion_tokens, Some(27));
     assert!(sql.duration_s.is_some_and(|s| s > 0.0));
     let near = sql.divergence.clone().unwrap();
-    assert_eq!((near.items, near.positions, near.top1_agreement), (9, 18, 0.5));
-    assert_eq!((near.mean_kl_nats, near.perplexity), (0.5, 1.648721270700));
+    assert_eq!((near.items, near.positions, near.top1_agreement), (10, 20, 0.5));
+    assert_eq!((near.mean_kl_nats, near.perplexity), (0.5625, 1.648721270700));
 
     let date = &figures.scores[1];
     assert_eq!((date.model.as_str(), date.correct, date.answered), ("date", 0, 10));

@@ -8,6 +8,7 @@ pub mod compress;
 pub mod peft;
 mod restore;
 pub mod synth;
+mod temp;
 mod tensor_file;
 
 pub use artifact::{Artifact, ArtifactError};

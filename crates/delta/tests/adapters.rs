@@ -4,7 +4,8 @@ mod common;
 
 use std::path::{Path, PathBuf};
 
-use common::{copy_dir, options, run, tiny};
+use common::{Tensor, copy_dir, options, run, tensors, tiny};
+use deltamux_delta::artifact::{ArtifactWriter, Target};
 use deltamux_delta::peft::Adapter;
 use deltamux_delta::{Artifact, CompressOptions, EmbeddingPolicy, Method};
 use deltamux_model::Checkpoint;
@@ -13,13 +14,127 @@ fn fixture() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/adapter")
 }
 
+/// The fixture with other tensors, in `dir/name`.
+fn changed(dir: &Path, name: &str, change: impl FnOnce(&mut Vec<Tensor>)) -> PathBuf {
+    let out = dir.join(name);
+    copy_dir(&fixture(), &out);
+    let path = out.join("adapter_model.safetensors");
+    let mut all = tensors(&path);
+    change(&mut all);
+    let made = dir.join(format!("{name}-tensors"));
+    let target = Target::new(&made, false, "x").unwrap();
+    let mut writer = ArtifactWriter::new();
+    for tensor in all {
+        writer.raw(&tensor.name, tensor.dtype, tensor.shape, tensor.bytes);
+    }
+    writer.write(&target).unwrap();
+    target.publish().unwrap();
+    fs_err::rename(made.join("delta.safetensors"), path).unwrap();
+    out
+}
+
+/// The fixture without what it does to the embedding, which the tiny base ties to its head.
+fn of_linears(dir: &Path) -> PathBuf {
+    changed(dir, "of-linears", |all| {
+        all.retain(|t| !t.name.contains("embed_tokens"))
+    })
+}
+
+#[test]
+fn an_adapted_embedding_under_a_tied_head_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out");
+    let error = run(&tiny("base"), &fixture(), &out, &options("sql", 8, dir.path()))
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("ties its output head"), "{error}");
+    assert!(!out.exists());
+}
+
+#[test]
+fn added_tokens_come_with_the_tied_head_that_peft_saves() {
+    let dir = tempfile::tempdir().unwrap();
+    let rows = 1460;
+    let values: Vec<f32> = (0..rows * 256).map(|i| (i % 113) as f32 / 1000.0).collect();
+    let with_head = |head: f32| {
+        move |all: &mut Vec<Tensor>| {
+            all.retain(|t| !t.name.contains("embed_tokens"));
+            for (name, add) in [("model.embed_tokens", 0.0), ("lm_head", head)] {
+                all.push(Tensor {
+                    name: format!("base_model.model.{name}.weight"),
+                    dtype: "F32",
+                    shape: vec![rows, 256],
+                    bytes: (0..rows * 256)
+                        .flat_map(|i| ((i % 113) as f32 / 1000.0 + add).to_le_bytes())
+                        .collect(),
+                });
+            }
+        }
+    };
+    let adapter = changed(dir.path(), "grown", with_head(0.0));
+    let out = dir.path().join("out");
+    let options = CompressOptions {
+        embeddings: EmbeddingPolicy::Exact,
+        ..options("sql", 8, dir.path())
+    };
+    let made = run(&tiny("base"), &adapter, &out, &options).unwrap();
+    assert_eq!(made.manifest.vocab_size, Some(rows));
+    let full = dir.path().join("full");
+    deltamux_delta::restore(&tiny("base"), &out, &full, false, &|_, _| {}).unwrap();
+    let restored = Checkpoint::open(&full).unwrap();
+    let embedding = restored.tensor("model.embed_tokens.weight").unwrap().to_f32();
+    assert_eq!(embedding.len(), values.len());
+    for (found, expected) in embedding.iter().zip(&values) {
+        assert!((found - expected).abs() < 1e-3, "{found} {expected}");
+    }
+    // A head of its own is something else.
+    let error = run(
+        &tiny("base"),
+        &changed(dir.path(), "other", with_head(0.5)),
+        &dir.path().join("x"),
+        &options,
+    )
+    .unwrap_err()
+    .to_string();
+    assert!(error.contains("another matrix than the embedding"), "{error}");
+}
+
+#[test]
+fn factors_whose_product_overflows_are_refused_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let huge = changed(dir.path(), "huge", |all| {
+        all.retain(|t| !t.name.contains("embed_tokens"));
+        for tensor in all
+            .iter_mut()
+            .filter(|t| t.name.contains("layers.1.self_attn.v_proj.lora_"))
+        {
+            let count: usize = tensor.shape.iter().product();
+            tensor.dtype = "F32";
+            tensor.bytes = (0..count).flat_map(|_| 1e30f32.to_le_bytes()).collect();
+        }
+    });
+    let error = run(
+        &tiny("base"),
+        &huge,
+        &dir.path().join("out"),
+        &options("sql", 8, dir.path()),
+    )
+    .unwrap_err()
+    .to_string();
+    assert!(
+        error.contains("layers.1.self_attn.v_proj") && error.contains("inf"),
+        "{error}"
+    );
+}
+
 #[test]
 fn an_adapter_is_stored_as_the_ranks_that_it_has() {
     let dir = tempfile::tempdir().unwrap();
     let base = Checkpoint::open(&tiny("base")).unwrap();
-    let adapter = Adapter::open(&fixture(), base.config()).unwrap();
+    let fixture = of_linears(dir.path());
+    let adapter = Adapter::open(&fixture, base.config()).unwrap();
     let out = dir.path().join("adapter");
-    let made = run(&tiny("base"), &fixture(), &out, &options("sql", 12, dir.path())).unwrap();
+    let made = run(&tiny("base"), &fixture, &out, &options("sql", 12, dir.path())).unwrap();
     let artifact = Artifact::open(&out).unwrap();
     let variant = artifact.load(base.config(), &base.digest()).unwrap();
 
@@ -65,11 +180,13 @@ fn an_adapter_answers_as_the_checkpoint_that_it_merges_to() {
         ..options("sql", 12, dir.path())
     };
     let out = dir.path().join("adapter");
-    run(&tiny("base"), &fixture(), &out, &options).unwrap();
+    run(&tiny("base"), &of_linears(dir.path()), &out, &options).unwrap();
+    fs_err::remove_dir_all(dir.path().join("of-linears")).unwrap();
     let full = dir.path().join("full");
     deltamux_delta::restore(&tiny("base"), &out, &full, false, &|_, _| {}).unwrap();
     let base = Checkpoint::open(&tiny("base")).unwrap();
-    let adapter = Adapter::open(&fixture(), base.config()).unwrap();
+    let fixture = of_linears(dir.path());
+    let adapter = Adapter::open(&fixture, base.config()).unwrap();
     let restored = Checkpoint::open(&full).unwrap();
     for (name, _) in base.config().tensors() {
         let mut expected = base.tensor(&name).unwrap().to_f32();

@@ -155,7 +155,11 @@ impl Hub {
         let info = files.info().map_err(|e| describe(&e))?;
         let offered: BTreeSet<_> = info.siblings.iter().map(|file| file.rfilename.as_str()).collect();
         if let Some(missing) = NEEDED.into_iter().find(|name| !offered.contains(name)) {
-            return Err(format!("it has no {missing}, so it is not a model that deltamux reads"));
+            let remedy = match offered.contains("adapter_config.json") {
+                true => "it is an adapter; download it to a directory and give that",
+                false => "it is not a model that deltamux reads",
+            };
+            return Err(format!("it has no {missing}: {remedy}"));
         }
         // Weights come last: where they are, everything is.
         let mut dirs = BTreeSet::new();

@@ -108,6 +108,8 @@ pub struct Client {
 const IDLE: Duration = Duration::from_secs(4);
 /// Time to read what follows the done event, so that the connection can be used again.
 const AFTER_DONE: Duration = Duration::from_millis(250);
+/// Longest answer that is kept, in bytes: far above what any `max_tokens` of a task gives.
+const MAX_ANSWER: usize = 1 << 20;
 /// Of the body of a refusal, bytes that are read.
 const MAX_REFUSAL: usize = 64 << 10;
 /// Time for a question outside of a measurement.
@@ -308,6 +310,12 @@ impl Client {
                     chars: parsed.chars,
                 });
                 if self.keep_text {
+                    if reply.text.len() + parsed.text.len() > MAX_ANSWER {
+                        return Err(Failure::new(
+                            "malformed",
+                            format!("the answer is longer than {MAX_ANSWER} bytes"),
+                        ));
+                    }
                     reply.text.push_str(&parsed.text);
                 }
                 reply.usage = parsed.usage.or(reply.usage);

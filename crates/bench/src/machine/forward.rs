@@ -300,7 +300,11 @@ pub fn artifacts_in(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs_err::read_dir(folder)? {
         let path = entry?.path();
-        if path.is_dir() && path.join(artifact::MANIFEST_FILE).is_file() {
+        // Names with a dot are work in progress, as servers see it.
+        let hidden = path
+            .file_name()
+            .is_some_and(|name| name.to_string_lossy().starts_with('.'));
+        if !hidden && path.is_dir() && path.join(artifact::MANIFEST_FILE).is_file() {
             found.push(path);
         }
     }

@@ -110,6 +110,9 @@ fn task(quality: &Quality, record: &RequestRecord, answer: &AnswerRecord) -> Opt
     if answer.tasks_sha256 != file.sha256 {
         return Some(format!("is of another file than {}", file.name));
     }
+    if score.divergence.is_some() && answer.divergence.is_none() && !answer.expected.trim().is_empty() {
+        return Some("has no divergence, which was measured for every task with an answer".to_owned());
+    }
     if score.divergence.is_none() && answer.divergence.is_some() {
         return Some(format!("has a divergence, which {RUN_FILE} says was not measured"));
     }
@@ -151,10 +154,14 @@ fn outcome(quality: &Quality, record: &RequestRecord, answer: &AnswerRecord) -> 
     None
 }
 
+/// Positions of one answer that no model has: sums over a bundle's lines stay far below what a number holds.
+const MOST_POSITIONS: u64 = 1 << 32;
+
 fn divergence(sums: &DivergenceSums) -> Option<String> {
     let figures = [sums.kl_nats, sums.loss_nats, sums.reference_loss_nats];
-    let possible =
-        sums.positions > 0 && sums.same <= sums.positions && figures.iter().all(|x| x.is_finite() && *x >= 0.0);
+    let possible = (1..MOST_POSITIONS).contains(&sums.positions)
+        && sums.same <= sums.positions
+        && figures.iter().all(|x| x.is_finite() && *x >= 0.0);
     (!possible).then(|| "its divergence cannot be".to_owned())
 }
 

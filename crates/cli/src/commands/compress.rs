@@ -211,7 +211,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         stages.set(label(stage), done, total);
     });
     stages.finish();
-    if result.is_err() && work.is_dir() {
+    if result.as_ref().is_err_and(CompressError::may_pass) && work.is_dir() {
         eprintln!(
             "note: finished work is kept in {}; --resume goes on with it",
             work.display()

@@ -277,11 +277,13 @@ impl Manifest {
         {
             return Err(format!("`vocab_size` is {vocab}: expected 1 to {LARGEST_DIMENSION}"));
         }
-        if self.base.hidden_size > LARGEST_DIMENSION {
-            return Err(format!(
-                "`base.hidden_size` is {}: expected at most {LARGEST_DIMENSION}",
-                self.base.hidden_size
-            ));
+        for (field, size) in [
+            ("base.hidden_size", self.base.hidden_size),
+            ("base.vocab_size", self.base.vocab_size),
+        ] {
+            if size > LARGEST_DIMENSION {
+                return Err(format!("`{field}` is {size}: expected at most {LARGEST_DIMENSION}"));
+            }
         }
         if self.file(DELTA_FILE).is_none() {
             return Err(format!("`files` does not list {DELTA_FILE}"));
@@ -382,7 +384,7 @@ impl Manifest {
                 let groups = lowbit::groups(rows) as u64 + lowbit::groups(self.base.hidden_size) as u64;
                 groups.saturating_mul(6).saturating_add(2).saturating_mul(*ranks as u64)
             }
-            EmbeddingInfo::Signs { .. } => 4 * rows as u64,
+            EmbeddingInfo::Signs { .. } => (rows as u64).saturating_mul(4),
             _ => 0,
         };
         let of = |e: &EmbeddingInfo| exact(e).saturating_add(of_factors(e));
@@ -408,8 +410,9 @@ impl BaseInfo {
 impl Totals {
     /// The counts of `linears` and of all `files` but the manifest.
     pub(crate) fn of(linears: &[LinearInfo], files: &[FileInfo]) -> Self {
-        let linear_bytes = linears.iter().map(|l| l.bytes).sum();
-        let linear_bf16_bytes = linears.iter().map(|l| 2 * (l.shape[0] * l.shape[1]) as u64).sum();
+        let linear_bytes = linears.iter().map(|l| l.bytes).fold(0, u64::saturating_add);
+        let bf16 = |l: &LinearInfo| (2 * l.shape[0] as u64).saturating_mul(l.shape[1] as u64);
+        let linear_bf16_bytes = linears.iter().map(bf16).fold(0, u64::saturating_add);
         Self {
             linear_bytes,
             linear_bf16_bytes,

@@ -62,7 +62,8 @@ impl Packed {
 pub fn packed_len(bytes: &[u8], inputs: usize, outputs: usize) -> Option<usize> {
     match bytes {
         [SIGNS, 0, ..] => sign_bytes(inputs, outputs, 1),
-        [SIGNS, 1, ..] => sign_bytes(inputs, outputs, outputs),
+        [SIGNS, 1, ..] if outputs != 1 => sign_bytes(inputs, outputs, outputs),
+        [SIGNS, ..] => None,
         _ => {
             let (coding, widths) = layout::read_widths(bytes).ok()?;
             layout::packed_bytes(inputs, outputs, coding, &widths)

@@ -12,8 +12,8 @@ use half::bf16;
 
 use super::layout::Owner;
 use super::packed::decode_window;
-use super::verify::check_stored;
-use super::{Artifact, ArtifactError, DELTA_FILE};
+use super::verify::{check_embedding, check_stored};
+use super::{Artifact, ArtifactError, DELTA_FILE, EmbeddingInfo, MANIFEST_FILE};
 
 /// Length of every norm and bias of the base, by tensor name.
 pub(crate) fn vector_lengths(config: &ModelConfig) -> BTreeMap<String, usize> {
@@ -174,6 +174,17 @@ pub(crate) fn load(artifact: &Artifact, base: &ModelConfig) -> Result<VariantWei
     let tensors = Tensors::parse(&mapped, &path)?;
     let manifest = &artifact.manifest;
     let vocab = manifest.vocab_size.unwrap_or(base.vocab_size);
+    // Memory is counted from these before anything is loaded.
+    let of_base = &manifest.base;
+    if (of_base.hidden_size, of_base.vocab_size) != (base.hidden_size, base.vocab_size) {
+        return Err(ArtifactError::invalid(
+            artifact.dir.join(MANIFEST_FILE),
+            format!(
+                "says that the base has a hidden size of {} and a vocabulary of {}, but it has {} and {}; compress again",
+                of_base.hidden_size, of_base.vocab_size, base.hidden_size, base.vocab_size
+            ),
+        ));
+    }
     refuse_foreign(&tensors, base)?;
 
     let mut linears = HashMap::new();
@@ -225,6 +236,13 @@ pub(crate) fn load(artifact: &Artifact, base: &ModelConfig) -> Result<VariantWei
         vectors.insert(name.clone(), values);
     }
 
+    check_embedding(&tensors, &EMBEDDING, &manifest.embedding).map_err(|e| tensors.invalid(e))?;
+    check_embedding(
+        &tensors,
+        &HEAD,
+        manifest.head.as_ref().unwrap_or(&EmbeddingInfo::Unchanged),
+    )
+    .map_err(|e| tensors.invalid(e))?;
     let embedding = embedding(&tensors, &EMBEDDING, base, vocab)?;
     let head = if base.tie_word_embeddings {
         None

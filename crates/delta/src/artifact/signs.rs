@@ -80,10 +80,11 @@ pub(crate) fn check(bytes: &[u8], inputs: usize, outputs: usize) -> Result<(), S
 fn split(bytes: &[u8], inputs: usize, outputs: usize) -> Result<(Vec<f32>, &[u8]), String> {
     let scales = match bytes {
         [SIGNS, 0, ..] => 1,
-        [SIGNS, 1, ..] => outputs,
+        // One output has one scale: there is one form of every matrix.
+        [SIGNS, 1, ..] if outputs != 1 => outputs,
         [SIGNS, other, ..] => {
             return Err(format!(
-                "signs with scales of kind {other}; expected 0 (one) or 1 (one for each output)"
+                "signs with scales of kind {other}; expected 0 (one) or 1 (one for each of several outputs)"
             ));
         }
         [SIGNS] => return Err("1 byte, but packed signs have at least 6".to_string()),

@@ -7,8 +7,10 @@ use std::path::Path;
 use sha2::{Digest, Sha256};
 
 use super::layout::{header_entry_bytes, read_widths};
-use super::reader::{Mapped, Tensors};
-use super::{Artifact, ArtifactError, DELTA_FILE, LinearInfo, MANIFEST_FILE, Manifest, Storage, Totals, signs};
+use super::reader::{EMBEDDING, EmbeddingNames, HEAD, Mapped, Tensors};
+use super::{
+    Artifact, ArtifactError, DELTA_FILE, EmbeddingInfo, LinearInfo, MANIFEST_FILE, Manifest, Storage, Totals, signs,
+};
 
 /// What `inspect` found: counts taken from the files, not from the manifest.
 #[derive(Debug, Clone)]
@@ -49,6 +51,10 @@ impl Artifact {
             totals.linear_bytes += bytes;
             linears.insert(linear.name.clone(), bytes);
         }
+        check_embedding(&tensors, &EMBEDDING, &self.manifest.embedding).map_err(invalid)?;
+        if let Some(head) = &self.manifest.head {
+            check_embedding(&tensors, &HEAD, head).map_err(invalid)?;
+        }
         totals.linear_ratio =
             (totals.linear_bf16_bytes > 0).then(|| totals.linear_bytes as f64 / totals.linear_bf16_bytes as f64);
         let listed = self.manifest.files.iter().map(|f| f.bytes).fold(0, u64::saturating_add);
@@ -88,6 +94,49 @@ pub(crate) fn verify_files(dir: &Path, manifest: &Manifest) -> Result<(), Artifa
         }
     }
     Ok(())
+}
+
+/// Holds what is stored of an embedding or head against what the manifest says of it.
+pub(crate) fn check_embedding(
+    tensors: &Tensors<'_>,
+    names: &EmbeddingNames,
+    info: &EmbeddingInfo,
+) -> Result<(), String> {
+    let rows = tensors.get(names.row_ids).map_or(0, |ids| ids.shape().iter().product());
+    let factors = tensors.get(names.factors);
+    let ranks = match &factors {
+        None => Some(0),
+        Some(tensor) if tensor.bytes().first() == Some(&signs::SIGNS) => None,
+        Some(tensor) => Some(
+            read_widths(tensor.bytes())
+                .map_err(|e| format!("`{}`: {e}", names.factors))?
+                .1
+                .ranks(),
+        ),
+    };
+    let full = tensors.get(names.full).is_some();
+    let found = (full, ranks, rows);
+    let listed = match info {
+        EmbeddingInfo::Unchanged | EmbeddingInfo::Base => (false, Some(0), 0),
+        EmbeddingInfo::Full { .. } => (true, Some(0), 0),
+        EmbeddingInfo::Rows { rows, .. } => (false, Some(0), *rows),
+        EmbeddingInfo::Factored { ranks, rows, .. } => (false, Some(*ranks), *rows),
+        EmbeddingInfo::Signs { rows, .. } => (false, None, *rows),
+    };
+    if found == listed {
+        return Ok(());
+    }
+    let say = |(full, ranks, rows): (bool, Option<usize>, usize)| match (full, ranks) {
+        (true, _) => "the whole matrix".to_string(),
+        (false, None) => format!("signs and {rows} exact rows"),
+        (false, Some(ranks)) => format!("{ranks} ranks and {rows} exact rows"),
+    };
+    Err(format!(
+        "holds {} of `{}`, but the manifest says {}; compress again",
+        say(found),
+        names.factors,
+        say(listed)
+    ))
 }
 
 /// Holds what the packed bytes of a linear say of themselves against the manifest.

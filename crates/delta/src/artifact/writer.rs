@@ -112,8 +112,14 @@ impl Target {
             None
         };
         if let Err(error) = fs_err::rename(self.temp.path(), &self.path) {
-            if let Some(old) = &old {
-                fs_err::rename(old.path().join("old"), &self.path)?;
+            if let Some(old) = old
+                && fs_err::rename(old.path().join("old"), &self.path).is_err()
+            {
+                let kept = old.keep().join("old");
+                return Err(ArtifactError::invalid(
+                    &self.path,
+                    format!("{error}; what was there before is in {}", kept.display()),
+                ));
             }
             return Err(error.into());
         }

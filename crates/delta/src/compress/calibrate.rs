@@ -15,6 +15,7 @@ use super::error::CompressError;
 use super::linalg::Matrix;
 use super::moments::{self, Moments};
 use super::samples::Samples;
+use crate::temp;
 
 /// Tokens of one batch of texts; a longer text is a batch of its own.
 const BATCH_TOKENS: usize = 1024;
@@ -196,16 +197,16 @@ fn batches(texts: &[Vec<u32>]) -> Vec<&[Vec<u32>]> {
     batches
 }
 
-/// Hidden states of all tokens between two layers, in a file without a name.
+/// Hidden states of all tokens between two layers, in a file that goes with this.
 struct HiddenStates {
-    file: std::fs::File,
+    file: tempfile::NamedTempFile,
     hidden: usize,
 }
 
 impl HiddenStates {
     fn embed(model: &LayerwiseModel<'_>, texts: &[Vec<u32>], hidden: usize, dir: &Path) -> Result<Self, CompressError> {
         let mut states = Self {
-            file: tempfile::tempfile_in(dir)?,
+            file: temp::create_in(dir)?,
             hidden,
         };
         let mut start = 0;
@@ -222,19 +223,20 @@ impl HiddenStates {
     /// Rows `[rows, hidden]` from row `start`.
     fn read(&mut self, start: usize, rows: usize) -> std::io::Result<Vec<f32>> {
         let mut x = vec![0f32; rows * self.hidden];
-        self.seek(start)?;
-        self.file.read_exact(bytemuck::cast_slice_mut(&mut x))?;
+        let bytes = bytemuck::cast_slice_mut(&mut x);
+        self.at(start, |file| file.read_exact(bytes))?;
         Ok(x)
     }
 
     fn write(&mut self, start: usize, x: &[f32]) -> std::io::Result<()> {
-        self.seek(start)?;
-        self.file.write_all(bytemuck::cast_slice(x))
+        self.at(start, |file| file.write_all(bytemuck::cast_slice(x)))
     }
 
-    fn seek(&mut self, row: usize) -> std::io::Result<()> {
+    fn at(&mut self, row: usize, work: impl FnOnce(&mut std::fs::File) -> std::io::Result<()>) -> std::io::Result<()> {
         let at = row as u64 * self.hidden as u64 * 4;
-        self.file.seek(SeekFrom::Start(at)).map(drop)
+        let file = self.file.as_file_mut();
+        let done = file.seek(SeekFrom::Start(at)).and_then(|_| work(file));
+        done.map_err(|e| temp::named(self.file.path(), e))
     }
 }
 

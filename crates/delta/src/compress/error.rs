@@ -66,11 +66,9 @@ pub enum CompressError {
 }
 
 impl CompressError {
-    /// Whether the same command can succeed later, so that finished work is worth keeping.
-    pub(super) fn may_pass(&self) -> bool {
-        matches!(
-            self,
-            Self::Io(_) | Self::Artifact(ArtifactError::Io(_)) | Self::Damaged { .. }
-        )
+    /// Whether another try may succeed, so that finished work is worth keeping: all but what is wrong with the command
+    /// itself.
+    pub fn may_pass(&self) -> bool {
+        !matches!(self, Self::Option(_))
     }
 }

@@ -62,6 +62,30 @@ impl Finetuned {
         }
         let base = Checkpoint::open(base)?;
         let adapter = Adapter::open(dir, base.config())?;
+        if base.config().tie_word_embeddings && adapter.embedding().is_some() {
+            return Err(CompressError::Mismatch {
+                finetuned: dir.to_path_buf(),
+                what: "adapts the embedding, to which the base ties its output head: PEFT leaves the head as it is, which \
+                       a tied variant cannot; untie the base and train again, or merge the adapter and compress that"
+                    .to_string(),
+            });
+        }
+        let last = |name: &str| {
+            name.trim_end_matches('/')
+                .rsplit('/')
+                .next()
+                .unwrap_or(name)
+                .to_lowercase()
+        };
+        if let (Some(named), Some(given)) = (adapter.base_name(), base.dir().file_name())
+            && last(named) != given.to_string_lossy().to_lowercase()
+        {
+            tracing::warn!(
+                "the adapter {} names {named} as its base; it is compressed over {}",
+                dir.display(),
+                base.dir().display()
+            );
+        }
         let mut config = base.config().clone();
         let rows = |name: &str| adapter.replaced().get(name).map(|r| r.shape[0]);
         if let Some(rows) = rows(layout::EMBEDDING) {
@@ -98,6 +122,14 @@ impl Finetuned {
         match self {
             Self::Adapter(on_base) if !on_base.dir.join(file).is_file() => on_base.base.dir(),
             _ => self.dir(),
+        }
+    }
+
+    /// The directory of an adapter's base; a checkpoint's own.
+    pub fn base_dir(&self) -> &Path {
+        match self {
+            Self::Checkpoint(checkpoint) => checkpoint.dir(),
+            Self::Adapter(on_base) => on_base.base.dir(),
         }
     }
 
@@ -158,10 +190,11 @@ impl Finetuned {
                     finetuned: on_base.dir.clone(),
                     what: format!("tensor {name}: expected shape {shape:?}"),
                 })?;
+                on_base.check_finite(name, &values)?;
                 Ok(Tensor {
                     dtype: DType::F32,
                     shape: shape.to_vec(),
-                    bytes: Cow::Owned(values.iter().flat_map(|x| x.to_le_bytes()).collect()),
+                    bytes: Cow::Owned(little_endian(values)),
                 })
             }
             Self::Adapter(on_base) => Ok(Tensor::stored(on_base.base.expect(name, shape)?)),
@@ -178,6 +211,7 @@ impl Finetuned {
             if let Some(difference) = on_base.adapter.difference(id) {
                 difference.add_to(&mut delta.data);
             }
+            on_base.check_finite(&id.weight(), &delta.data)?;
             return Ok(delta);
         }
         let ours = base.expect(&id.weight(), &[outputs, inputs])?;
@@ -188,7 +222,26 @@ impl Finetuned {
     }
 }
 
+/// Values as safetensors files hold them.
+fn little_endian(values: Vec<f32>) -> Vec<u8> {
+    if cfg!(target_endian = "little") {
+        return bytemuck::cast_slice(&values).to_vec();
+    }
+    values.iter().flat_map(|x| x.to_le_bytes()).collect()
+}
+
 impl OnBase {
+    /// Finite A and B can have a product that is not.
+    fn check_finite(&self, name: &str, values: &[f32]) -> Result<(), CompressError> {
+        match values.iter().find(|x| !x.is_finite()) {
+            None => Ok(()),
+            Some(value) => Err(CompressError::Mismatch {
+                finetuned: self.dir.clone(),
+                what: format!("tensor {name}: merged with the base it holds {value}, expected finite weights"),
+            }),
+        }
+    }
+
     /// The fine-tune's values of a tensor that the base has.
     fn merged(&self, name: &str) -> Option<Vec<f32>> {
         let mut values = self.base.tensor(name)?.to_f32();

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::calibrate::{Calibration, InputId, Split};
 use super::error::CompressError;
 use super::finetuned::Finetuned;
-use super::linalg::{LinalgError, Matrix, quadratic};
+use super::linalg::{Matrix, quadratic};
 use super::matrix::{self, CHOICES, Candidates, RankItem};
 use super::options::{Budget, CompressOptions};
 use super::permits::Permits;
@@ -206,7 +206,19 @@ impl Job<'_> {
         let candidates = self.prepare(id, &delta, moments, budget)?;
         let mut allocation = None;
         let choices = match choices {
-            Some(choices) => choices.to_vec(),
+            // Factors are made again as they were, on a processor like the first one.
+            Some(choices)
+                if !matches!(candidates.kind, matrix::Kind::Open) || choices.len() == candidates.factors.s.len() =>
+            {
+                choices.to_vec()
+            }
+            Some(_) => {
+                return Err(numerics(
+                    id,
+                    "its factors are others than when its widths were chosen: go on with --resume on a machine of the \
+                     same kind, or start afresh",
+                ));
+            }
             None => {
                 let own = candidates.allocate(&moments.inputs, scale(energy), budget, &self.options.widths);
                 allocation = own.as_ref().map(Allocated::of);
@@ -383,7 +395,7 @@ fn decode_items(bytes: &[u8]) -> Option<Vec<RankItem>> {
     Some(errors.iter().map(item).collect())
 }
 
-fn numerics(id: LinearId, error: LinalgError) -> CompressError {
+fn numerics(id: LinearId, error: impl std::fmt::Display) -> CompressError {
     CompressError::Numerics {
         tensor: id.weight(),
         what: error.to_string(),

@@ -34,7 +34,7 @@ impl ShardManifest {
         target.write(SHARD_FILE, &text)
     }
 
-    fn read(dir: &Path) -> Result<Self, ArtifactError> {
+    pub fn read(dir: &Path) -> Result<Self, ArtifactError> {
         let path = dir.join(SHARD_FILE);
         let invalid = |what: String| ArtifactError::invalid(&path, what);
         if !path.exists() && dir.is_dir() {
@@ -51,13 +51,15 @@ impl ShardManifest {
         }
         let bytes = fs_err::read(&path)?;
         sealed::check(&bytes).map_err(invalid)?;
-        let shard: Self = serde_json::from_slice(&bytes).map_err(|e| invalid(format!("shard: {e}")))?;
-        if shard.format_version != FORMAT_VERSION {
+        let value: serde_json::Value = serde_json::from_slice(&bytes).map_err(|e| invalid(format!("not JSON: {e}")))?;
+        let version = value.get("format_version").and_then(serde_json::Value::as_u64);
+        if version != Some(u64::from(FORMAT_VERSION)) {
+            let version = version.map_or_else(|| "unknown".to_string(), |v| v.to_string());
             return Err(invalid(format!(
-                "format version {}, but this build reads version {FORMAT_VERSION}; make the shards again",
-                shard.format_version
+                "format version {version}, but this build reads version {FORMAT_VERSION}; make the shards again"
             )));
         }
+        let shard: Self = serde_json::from_value(value).map_err(|e| invalid(format!("shard: {e}; make it again")))?;
         shard.inputs.shard.check().map_err(|e| invalid(e.to_string()))?;
         shard.manifest.check().map_err(invalid)?;
         Ok(shard)
@@ -72,7 +74,7 @@ impl ShardManifest {
 /// Shards that are missing, there twice, damaged, or not of one run.
 pub fn merge(dirs: &[PathBuf], out: &Path, name: Option<&str>, force: bool) -> Result<Compressed, CompressError> {
     let name = super::variant_name(out, name)?;
-    Target::check(out, force, MANIFEST_FILE)?;
+    super::check_target(out, force, MANIFEST_FILE)?;
     let shards = read_all(dirs)?;
     for (dir, shard) in &shards {
         verify_files(dir, &shard.manifest)?;
@@ -81,6 +83,12 @@ pub fn merge(dirs: &[PathBuf], out: &Path, name: Option<&str>, force: bool) -> R
     let mut linears = BTreeMap::new();
     for (dir, shard) in &shards {
         copy_tensors(dir, shard, &mut writer, &mut linears)?;
+    }
+    if !linears.is_empty() && !linears.values().any(LinearInfo::is_stored) {
+        return Err(CompressError::Option(format!(
+            "ratio {} left no room for a single rank of any linear: make the shards with a higher --ratio",
+            shards[0].1.manifest.ratio
+        )));
     }
     let target = Target::new(out, force, MANIFEST_FILE)?;
     let (delta, sizes) = writer.write(&target)?;
@@ -94,12 +102,14 @@ pub fn merge(dirs: &[PathBuf], out: &Path, name: Option<&str>, force: bool) -> R
     let mut allocations: Vec<&(String, Allocated)> = shards.iter().flat_map(|(_, s)| &s.allocations).collect();
     allocations.sort_by_key(|(name, _)| (LinearId::from_weight(&format!("{name}.weight")), name));
     let totals = Totals::of(&linears, &files);
-    // A method that has no ratio of its own to keep says what it takes.
-    let asked = first.manifest.ratio == first.inputs.ratio;
+    // A method that was not asked for a ratio says what it takes.
+    let taken = totals.linear_ratio.unwrap_or(first.manifest.ratio);
     let manifest = Manifest {
         name,
-        ratio: totals.linear_ratio.filter(|_| !asked).unwrap_or(first.manifest.ratio),
-        unchanged_linears: shards.iter().map(|(_, s)| s.manifest.unchanged_linears).sum(),
+        ratio: first.inputs.ratio.unwrap_or(taken),
+        unchanged_linears: shards.iter().fold(0, |sum, (_, s)| {
+            usize::saturating_add(sum, s.manifest.unchanged_linears)
+        }),
         rel_output_error: mean_error(&linears),
         totals,
         linears,
@@ -116,6 +126,25 @@ pub fn merge(dirs: &[PathBuf], out: &Path, name: Option<&str>, force: bool) -> R
     target.publish()?;
     let total_bytes = manifest.files.iter().map(|f| f.bytes).sum::<u64>() + written.bytes;
     Ok(Compressed { manifest, total_bytes })
+}
+
+/// What is at `out` already, if it is the shard of these inputs.
+pub(super) fn finished(out: &Path, inputs: &Inputs) -> Result<Compressed, CompressError> {
+    let shard = ShardManifest::read(out)?;
+    let differences = inputs.differences(&shard.inputs);
+    if !differences.is_empty() {
+        return Err(CompressError::Option(format!(
+            "{} exists already and was made from other inputs: {}; remove it, or replace it with --force",
+            out.display(),
+            differences.join("; ")
+        )));
+    }
+    verify_files(out, &shard.manifest)?;
+    let files: u64 = shard.manifest.files.iter().map(|f| f.bytes).sum();
+    Ok(Compressed {
+        total_bytes: files + fs_err::metadata(out.join(SHARD_FILE))?.len(),
+        manifest: shard.manifest,
+    })
 }
 
 /// All shards in order.
@@ -188,7 +217,8 @@ fn copy_tensors(
     let tensors = Tensors::parse(&mapped, &path)?;
     for info in &shard.manifest.linears {
         let id = LinearId::from_weight(&format!("{}.weight", info.name))
-            .filter(|id| shard.inputs.shard.has(*id))
+            .filter(|id| id.to_string() == info.name && shard.inputs.shard.has(*id))
+            .filter(|id| id.layer < shard.manifest.base.num_layers)
             .ok_or_else(|| invalid(format!("`{}` is no linear of shard {}", info.name, shard.inputs.shard)))?;
         if info.is_stored() {
             let tensor = tensors.expect(&info.name)?;
@@ -198,6 +228,11 @@ fn copy_tensors(
     }
     for name in tensors.names() {
         let tensor = tensors.expect(name)?;
+        let listed = shard.manifest.linears.iter().any(|l| l.name == name && l.is_stored());
+        let is_linear = LinearId::from_weight(&format!("{name}.weight")).is_some();
+        if is_linear != listed || (!listed && !shard.inputs.shard.is_first()) {
+            return Err(invalid(format!("`{name}` does not belong to shard {}", shard.inputs.shard)).into());
+        }
         let dtype = ["U8", "F32", "F16", "BF16", "U32"]
             .into_iter()
             .find(|dtype| *dtype == tensor.dtype());

@@ -138,11 +138,10 @@ fn run(
     } else {
         MANIFEST_FILE
     };
-    if options.force && !options.shard.is_part() && out.join(MANIFEST_FILE).is_file() {
-        // Other tools have files of this name too: only what is an artifact is replaced.
-        Manifest::read(out)?;
+    let there = options.shard.is_part() && options.resume && !options.force && out.join(marker).is_file();
+    if !there {
+        check_target(out, options.force, marker)?;
     }
-    Target::check(out, options.force, marker)?;
     finetuned.check_finite()?;
     base.check_finite()?;
     progress(Stage::Read, 1, 3);
@@ -176,7 +175,10 @@ fn run(
         calibration: calibrate::digest(&finetuned_digest, &samples),
         finetuned: finetuned_digest,
         method: options.method.name().to_string(),
-        ratio: options.ratio(),
+        ratio: match options.method {
+            Method::Bitdelta => options.ratio,
+            _ => Some(options.ratio()),
+        },
         budget: options.budget.name().to_string(),
         widths: options.widths.to_string(),
         embeddings: options.embeddings.name().to_string(),
@@ -184,6 +186,9 @@ fn run(
     };
     progress(Stage::Read, 3, 3);
 
+    if there {
+        return merge::finished(out, &inputs);
+    }
     let work = Work::open(out, &inputs, options.resume)?;
     let made = calibrated(
         &finetuned, &changed, &samples, &inputs, &work, options, threads, progress,
@@ -200,7 +205,10 @@ fn run(
         job.run(&changed)
     })
     .and_then(|(linears, allocations)| {
-        if !linears.is_empty() && linears.iter().all(|linear| !linear.about.info.is_stored()) {
+        if !options.shard.is_part()
+            && !linears.is_empty()
+            && linears.iter().all(|linear| !linear.about.info.is_stored())
+        {
             return Err(CompressError::Option(format!(
                 "ratio {} leaves no room for a single rank of any linear: raise --ratio",
                 options.ratio()
@@ -220,20 +228,24 @@ fn run(
         };
         write::write(parts, Target::new(out, options.force, marker)?, progress)
     });
-    match made {
-        Ok(compressed) => {
-            work.remove()?;
-            Ok(compressed)
-        }
-        Err(error) => {
-            if error.may_pass() {
-                work.remove_if_unused()?;
-            } else {
-                work.remove()?;
-            }
-            Err(error)
+    match &made {
+        Err(error) if error.may_pass() => work.remove_if_unused(),
+        _ => work.remove(),
+    }
+    made
+}
+
+/// Refuses an `out` that is not ours to make or to replace.
+fn check_target(out: &Path, force: bool, marker: &str) -> Result<(), CompressError> {
+    if force && out.join(marker).is_file() {
+        // Other tools have files of these names, too: only what is an artifact or a shard is replaced.
+        match marker {
+            SHARD_FILE => drop(merge::ShardManifest::read(out)?),
+            _ => drop(Manifest::read(out)?),
         }
     }
+    Target::check(out, force, marker)?;
+    Ok(())
 }
 
 /// The second moments of the inputs of all `changed` linears.

@@ -18,6 +18,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::error::CompressError;
 use super::linalg::Matrix;
+use crate::temp;
 
 const MAGIC: &[u8; 8] = b"DMXMOM1\n";
 
@@ -71,7 +72,12 @@ impl Moments {
     /// Writes `C` to `path`, which appears as a whole or not at all.
     pub fn write(&self, path: &Path) -> Result<(), CompressError> {
         let dir = path.parent().unwrap_or(Path::new("."));
-        let mut temp = tempfile::NamedTempFile::new_in(dir)?;
+        let mut temp = temp::create_in(dir)?;
+        self.put(&mut temp).map_err(|e| temp::named(path, e))?;
+        Ok(temp::persist(temp, path)?)
+    }
+
+    fn put(&self, temp: &mut tempfile::NamedTempFile) -> io::Result<()> {
         let mut writer = Hashing::new(BufWriter::new(temp.as_file_mut()));
         writer.put(MAGIC)?;
         writer.put(&(self.inputs as u64).to_le_bytes())?;
@@ -86,10 +92,7 @@ impl Moments {
                 writer.put(&bytes)?;
             }
         }
-        writer.finish()?;
-        temp.as_file().sync_all()?;
-        temp.persist(path).map_err(|e| e.error)?;
-        Ok(())
+        writer.finish()
     }
 }
 

@@ -111,7 +111,10 @@ fn chat_template(finetuned: &Finetuned) -> Result<ChatTemplate, CompressError> {
     let own = ChatTemplate::from_dir(finetuned.dir())?;
     let template = match own {
         Some(own) => Some(own),
-        None => ChatTemplate::from_files(&|file| finetuned.dir_of(file).join(file))?,
+        None => match ChatTemplate::from_files(&|file| finetuned.dir_of(file).join(file))? {
+            Some(mixed) => Some(mixed),
+            None => ChatTemplate::from_dir(finetuned.base_dir())?,
+        },
     };
     Ok(template.ok_or_else(|| deltamux_model::TemplateError::Missing(finetuned.dir().to_path_buf()))?)
 }

@@ -5,7 +5,12 @@ use std::path::Path;
 use crate::artifact::{ArtifactError, FileInfo, TEXT_FILES, Target};
 
 /// Copies the fine-tune's text files that differ from the base's into `target`.
-pub(crate) fn copy(base: &Path, finetuned: &Path, target: &Target) -> Result<Vec<FileInfo>, ArtifactError> {
+pub(crate) fn copy(
+    base: &Path,
+    finetuned: &Path,
+    is_adapter: bool,
+    target: &Target,
+) -> Result<Vec<FileInfo>, ArtifactError> {
     let mut files = Vec::new();
     for name in TEXT_FILES {
         let theirs = read(&finetuned.join(name))?;
@@ -13,8 +18,17 @@ pub(crate) fn copy(base: &Path, finetuned: &Path, target: &Target) -> Result<Vec
         match theirs {
             Some(text) if ours.as_ref() != Some(&text) => files.push(target.write(name, &text)?),
             // The base's template file would win over the fine-tune's field in tokenizer_config.json.
-            None if name == "chat_template.jinja" && ours.is_some() => {
-                if let Some(template) = template_field(finetuned)? {
+            None if name == "chat_template.jinja" => {
+                let own = template_field(finetuned)?;
+                let template = match own {
+                    Some(own) => ours.is_some().then_some(own),
+                    // An adapter's tokenizer may come without the template that its base has.
+                    None if is_adapter && ours.is_none() && finetuned.join("tokenizer_config.json").is_file() => {
+                        template_field(base)?
+                    }
+                    None => None,
+                };
+                if let Some(template) = template {
                     files.push(target.write(name, template.as_bytes())?);
                 }
             }

@@ -11,6 +11,7 @@
 //!
 //! Files appear as a whole or not at all. The folder is removed when the artifact is published.
 
+use std::fs::TryLockError;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
@@ -20,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use super::error::CompressError;
+use crate::temp;
 
 /// Goes up whenever the pipeline would make something else from the same inputs.
 pub(crate) const PIPELINE_VERSION: u32 = 1;
@@ -36,7 +38,8 @@ pub(crate) struct Inputs {
     /// Digest of the calibration's tokens with the fine-tune.
     pub calibration: String,
     pub method: String,
-    pub ratio: f64,
+    /// Absent when the method takes what it takes.
+    pub ratio: Option<f64>,
     pub budget: String,
     pub widths: String,
     pub embeddings: String,
@@ -65,7 +68,7 @@ impl Inputs {
 #[derive(Debug)]
 pub(crate) struct Work {
     dir: PathBuf,
-    _lock: fs_err::File,
+    lock: fs_err::File,
 }
 
 /// Kinds of records that a linear has.
@@ -95,20 +98,36 @@ impl Work {
     /// others refused; without, it is thrown away.
     pub fn open(out: &Path, inputs: &Inputs, resume: bool) -> Result<Self, CompressError> {
         let dir = work_dir(out);
-        fs_err::create_dir_all(&dir)?;
-        let lock = fs_err::File::options()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(dir.join("lock"))?;
-        if lock.file().try_lock().is_err() {
-            return Err(CompressError::Option(format!(
-                "{}: another compress is at work on {}; wait for it, or choose another --out",
-                dir.display(),
-                out.display()
-            )));
-        }
-        let work = Self { dir, _lock: lock };
+        let lock = loop {
+            fs_err::create_dir_all(&dir)?;
+            let path = dir.join("lock");
+            let options = {
+                let mut options = fs_err::File::options();
+                options.create(true).truncate(false).write(true);
+                options
+            };
+            let lock = options.open(&path)?;
+            match lock.file().try_lock() {
+                Ok(()) if is_at(&lock, &path)? => break lock,
+                // A run that ended meanwhile has removed the folder.
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => {
+                    return Err(CompressError::Option(format!(
+                        "{}: another compress is at work on {}; wait for it, or choose another --out",
+                        dir.display(),
+                        out.display()
+                    )));
+                }
+                Err(TryLockError::Error(error)) => {
+                    tracing::warn!(
+                        "{}: the file system has no locks ({error}); nothing keeps two runs from the same --out",
+                        dir.display()
+                    );
+                    break lock;
+                }
+            }
+        };
+        let work = Self { dir, lock };
         let path = work.dir.join("inputs.json");
         if resume && path.is_file() {
             let found: Inputs =
@@ -121,7 +140,7 @@ impl Work {
                 )));
             }
         } else {
-            work.clear()?;
+            clear(&work.dir)?;
             let text = serde_json::to_vec_pretty(inputs).map_err(std::io::Error::from)?;
             work.put("inputs.json", &text)?;
         }
@@ -133,22 +152,6 @@ impl Work {
 
     fn refuse(&self, what: String) -> CompressError {
         CompressError::Option(format!("{}: {what}", self.dir.display()))
-    }
-
-    /// Removes what an earlier run left.
-    fn clear(&self) -> std::io::Result<()> {
-        for entry in fs_err::read_dir(&self.dir)? {
-            let entry = entry?;
-            if entry.file_name() == "lock" {
-                continue;
-            }
-            if entry.file_type()?.is_dir() {
-                fs_err::remove_dir_all(entry.path())?;
-            } else {
-                fs_err::remove_file(entry.path())?;
-            }
-        }
-        Ok(())
     }
 
     /// Where second moments go when they have no folder of their own.
@@ -198,27 +201,71 @@ impl Work {
 
     fn put(&self, name: &str, bytes: &[u8]) -> std::io::Result<()> {
         let path = self.dir.join(name);
-        let mut temp = tempfile::NamedTempFile::new_in(path.parent().unwrap_or(&self.dir))?;
-        temp.write_all(bytes)?;
-        temp.as_file().sync_all()?;
-        temp.persist(&path).map_err(|e| e.error)?;
-        Ok(())
+        let mut temp = temp::create_in(path.parent().unwrap_or(&self.dir))?;
+        temp.write_all(bytes).map_err(|e| temp::named(&path, e))?;
+        temp::persist(temp, &path)
     }
 
-    /// Removes the folder: the artifact is there.
-    pub fn remove(self) -> std::io::Result<()> {
-        fs_err::remove_dir_all(&self.dir)
+    /// Removes the folder: the artifact is there, or nothing is worth keeping. What stays is only in the way, so a
+    /// failure is a warning.
+    pub fn remove(self) {
+        let Self { dir, lock } = self;
+        let removed = clear(&dir).and_then(|()| {
+            // An open file would stay in the folder on some network file systems.
+            drop(lock);
+            fs_err::remove_file(dir.join("lock"))?;
+            fs_err::remove_dir(&dir)
+        });
+        if let Err(error) = removed {
+            tracing::warn!("finished work could not be removed: {error}");
+        }
     }
 
     /// Removes the folder if it holds nothing that a later run could use.
-    pub fn remove_if_unused(self) -> std::io::Result<()> {
-        let used =
-            |folder: &str| -> std::io::Result<bool> { Ok(fs_err::read_dir(self.dir.join(folder))?.next().is_some()) };
-        if used("calibration")? || used(Record::Survey.folder())? || used(Record::Linear.folder())? {
-            return Ok(());
+    pub fn remove_if_unused(self) {
+        let used = |folder: &str| fs_err::read_dir(self.dir.join(folder)).is_ok_and(|mut files| files.next().is_some());
+        if !["calibration", Record::Survey.folder(), Record::Linear.folder()]
+            .into_iter()
+            .any(used)
+        {
+            self.remove();
         }
-        self.remove()
     }
+}
+
+/// Whether the open file is the one at `path`.
+fn is_at(file: &fs_err::File, path: &Path) -> std::io::Result<bool> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt as _;
+        let ours = file.metadata()?;
+        return Ok(match fs_err::metadata(path) {
+            Ok(there) => (ours.dev(), ours.ino()) == (there.dev(), there.ino()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => false,
+            Err(error) => return Err(error),
+        });
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = (file, path);
+        Ok(true)
+    }
+}
+
+/// Removes everything in the folder but the lock.
+fn clear(dir: &Path) -> std::io::Result<()> {
+    for entry in fs_err::read_dir(dir)? {
+        let entry = entry?;
+        if entry.file_name() == "lock" {
+            continue;
+        }
+        if entry.file_type()?.is_dir() {
+            fs_err::remove_dir_all(entry.path())?;
+        } else {
+            fs_err::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 fn parse<T: DeserializeOwned>(file: &[u8]) -> Option<(T, Vec<u8>)> {
@@ -244,7 +291,7 @@ mod tests {
             finetuned: "f".into(),
             calibration: "c".into(),
             method: "best".into(),
-            ratio: 0.0625,
+            ratio: Some(0.0625),
             budget: "model".into(),
             widths: "4 of 2,3,4,8".into(),
             embeddings: "auto".into(),
@@ -277,13 +324,16 @@ mod tests {
         assert!(work.load::<f64>(Record::Survey, ID).unwrap().is_none());
         drop(work);
 
-        let other = Inputs { ratio: 0.5, ..inputs() };
+        let other = Inputs {
+            ratio: Some(0.5),
+            ..inputs()
+        };
         let error = Work::open(&out, &other, true).unwrap_err().to_string();
         assert!(error.contains("ratio is 0.5, but was 0.0625"), "{error}");
         // Starting afresh throws it away.
         let work = Work::open(&out, &other, false).unwrap();
         assert!(work.load::<(f64, String)>(Record::Linear, ID).unwrap().is_none());
-        work.remove_if_unused().unwrap();
+        work.remove_if_unused();
         assert!(!work_dir(&out).exists());
     }
 

@@ -60,7 +60,12 @@ pub(super) fn write(parts: Parts<'_>, target: Target, progress: Progress<'_>) ->
     let (delta, sizes) = writer.write(&target)?;
     let mut files = vec![delta];
     if shard.is_first() {
-        files.extend(text_files::copy(base.dir(), finetuned.dir(), &target)?);
+        files.extend(text_files::copy(
+            base.dir(),
+            finetuned.dir(),
+            matches!(finetuned, Finetuned::Adapter(_)),
+            &target,
+        )?);
     }
     LinearInfo::set_bytes(&mut linears, &sizes);
     let config = base.config();

@@ -3,7 +3,7 @@
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use regex::{Regex, RegexBuilder};
+use regex::bytes::{Regex, RegexBuilder};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -11,8 +11,10 @@ use super::PeftError;
 
 /// Longest configuration that is read; PEFT writes about a kilobyte.
 const MAX_BYTES: u64 = 1 << 20;
-/// Largest compiled pattern, in bytes: names of modules need a few hundred.
-const MAX_PATTERN: usize = 1 << 16;
+/// Largest compiled pattern, in bytes.
+const MAX_PATTERN: usize = 1 << 20;
+/// Most patterns that are more than a name.
+const MAX_COMPILED: usize = 32;
 /// Most patterns; a model of a hundred layers has some seven hundred linears.
 const MAX_PATTERNS: usize = 10_000;
 
@@ -26,8 +28,8 @@ pub(super) struct AdapterConfig {
     pub base: Option<String>,
     rank: u32,
     alpha: f64,
-    ranks: Vec<(Regex, u32)>,
-    alphas: Vec<(Regex, f64)>,
+    ranks: Vec<(Pattern, u32)>,
+    alphas: Vec<(Pattern, f64)>,
     rank_stabilised: bool,
 }
 
@@ -65,10 +67,7 @@ const REFUSED: [(&str, &str); 8] = [
         "it repeats layers, so the variant has others than the base",
     ),
     ("target_parameters", "it adapts parameters outside of linears"),
-    (
-        "trainable_token_indices",
-        "single trained tokens are not read; merge the adapter into the model and compress that",
-    ),
+    ("trainable_token_indices", "single trained tokens are not read"),
     (
         "alora_invocation_tokens",
         "the adapter is switched on by tokens in the text",
@@ -114,11 +113,15 @@ impl AdapterConfig {
         check_initialisation(&raw.init_lora_weights)?;
         for (field, why) in REFUSED {
             if raw.rest.get(field).is_some_and(is_set) {
-                return Err(format!("{field} is set: {why}"));
+                return Err(format!("{field} is set: {why}; {REMEDY}"));
             }
         }
-        let rank = raw.r.ok_or("`r` is missing: expected the rank")?;
-        let alpha = raw.lora_alpha.ok_or("`lora_alpha` is missing: expected a number")?;
+        let rank = raw
+            .r
+            .ok_or("`r` is missing: expected the rank; save the adapter again with PEFT")?;
+        let alpha = raw
+            .lora_alpha
+            .ok_or("`lora_alpha` is missing: expected a number; save the adapter again with PEFT")?;
         Ok(Self {
             path: path.to_path_buf(),
             base: raw.base_model_name_or_path,
@@ -137,7 +140,9 @@ impl AdapterConfig {
         let rank = first(&self.ranks, module).unwrap_or(self.rank);
         let alpha = first(&self.alphas, module).unwrap_or(self.alpha);
         if rank == 0 {
-            return Err(format!("`{module}` has rank 0"));
+            return Err(format!(
+                "`{module}` has rank 0: an adapter has at least 1; save it again with PEFT"
+            ));
         }
         let divisor = if self.rank_stabilised {
             f64::from(rank).sqrt()
@@ -154,16 +159,50 @@ impl AdapterConfig {
     }
 }
 
+/// What always helps.
+const REMEDY: &str = "merge the adapter into the model and compress that";
+
 /// What is said of DoRA, wherever it shows.
 pub(super) const DORA: &str = "DoRA (use_dora) scales whole columns of the weights by a trained magnitude, which no \
     low-rank difference is; merge the adapter into the model and compress that";
 
 /// The first pattern that matches wins, in the order of the file, as in PEFT.
-fn first<T: Copy>(patterns: &[(Regex, T)], module: &str) -> Option<T> {
+fn first<T: Copy>(patterns: &[(Pattern, T)], module: &str) -> Option<T> {
     patterns
         .iter()
         .find(|(pattern, _)| pattern.is_match(module))
         .map(|(_, value)| *value)
+}
+
+/// What a module's name is held against: the whole of it, or the end of it after a dot.
+#[derive(Debug)]
+enum Pattern {
+    /// A name, in which a dot stands for any character, as in every pattern.
+    Name(String),
+    Compiled(Regex),
+}
+
+impl Pattern {
+    /// `None` when it takes a compiled one.
+    fn name(text: &str) -> Option<Self> {
+        let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '.';
+        (!text.is_empty() && text.chars().all(plain)).then(|| Self::Name(text.to_string()))
+    }
+
+    fn is_match(&self, module: &str) -> bool {
+        let name = match self {
+            Self::Compiled(regex) => return regex.is_match(module.as_bytes()),
+            Self::Name(name) => name.as_bytes(),
+        };
+        let Some((before, end)) = module
+            .as_bytes()
+            .split_at_checked(module.len().wrapping_sub(name.len()))
+        else {
+            return false;
+        };
+        let same = end.iter().zip(name).all(|(c, wanted)| c == wanted || *wanted == b'.');
+        same && before.last().is_none_or(|&c| c == b'.')
+    }
 }
 
 /// Patterns match a whole module name, or the end of one after a dot.
@@ -171,7 +210,7 @@ fn patterns<T>(
     field: &str,
     map: Option<Map<String, Value>>,
     value: impl Fn(&Value) -> Option<T>,
-) -> Result<Vec<(Regex, T)>, String> {
+) -> Result<Vec<(Pattern, T)>, String> {
     let map = map.unwrap_or_default();
     if map.len() > MAX_PATTERNS {
         return Err(format!(
@@ -179,15 +218,31 @@ fn patterns<T>(
             map.len()
         ));
     }
+    let mut compiled = 0;
     map.into_iter()
-        .map(|(pattern, stored)| {
-            let regex = RegexBuilder::new(&format!(r"^(?:.*\.)?(?:{pattern})$"))
+        .map(|(text, stored)| {
+            let value =
+                value(&stored).ok_or_else(|| format!("{field}: {text:?} has the value {stored}, expected a number"))?;
+            if let Some(name) = Pattern::name(&text) {
+                return Ok((name, value));
+            }
+            compiled += 1;
+            if compiled > MAX_COMPILED {
+                return Err(format!(
+                    "{field} has more than {MAX_COMPILED} patterns that are not plain names; {REMEDY}"
+                ));
+            }
+            // Names of modules are ASCII.
+            let regex = RegexBuilder::new(&format!(r"^(?:.*\.)?(?:{text})$"))
+                .unicode(false)
                 .size_limit(MAX_PATTERN)
                 .build()
-                .map_err(|_| format!("{field}: {pattern:?} is not a pattern that can be read"))?;
-            let value = value(&stored)
-                .ok_or_else(|| format!("{field}: {pattern:?} has the value {stored}, expected a number"))?;
-            Ok((regex, value))
+                .map_err(|e| {
+                    let reason = e.to_string();
+                    let reason = reason.lines().last().unwrap_or_default();
+                    format!("{field}: {text:?} cannot be read as a pattern ({reason}); {REMEDY}")
+                })?;
+            Ok((Pattern::Compiled(regex), value))
         })
         .collect()
 }
@@ -242,6 +297,13 @@ mod tests {
         assert_eq!(config.of("model.layers.1.self_attn.q_proj"), Ok((2, 16.0)));
         assert_eq!(config.of("model.layers.7.self_attn.q_proj"), Ok((16, 1.0 / 16.0)));
         assert_eq!(config.of("model.layers.7.self_attn.v_proj"), Ok((8, 2.0)));
+        // The first of the file wins, whatever sorts first; two classes of characters are no large pattern.
+        let config = parse(r#""alpha_pattern": {"q_proj": 2, "layers\\.\\d+\\.\\w+\\.\\w+_proj": 4}"#).unwrap();
+        assert_eq!(config.of("model.layers.7.self_attn.q_proj"), Ok((8, 0.25)));
+        assert_eq!(config.of("model.layers.7.self_attn.k_proj"), Ok((8, 0.5)));
+        let config = parse(r#""alpha_pattern": {"self_attn.q_proj": 2}"#).unwrap();
+        assert_eq!(config.of("model.layers.7.self_attn.q_proj"), Ok((8, 0.25)));
+        assert_eq!(config.of("q_proj"), Ok((8, 2.0)));
         // The whole name or the end of it after a dot: `xq_proj` is another module.
         assert_eq!(config.of("model.layers.7.self_attn.xq_proj"), Ok((8, 2.0)));
     }

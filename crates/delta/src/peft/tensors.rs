@@ -43,6 +43,7 @@ pub(super) fn read(file: &WeightsFile, config: &AdapterConfig, base: &ModelConfi
         ..Adapter::default()
     };
     let mut pairs: BTreeMap<String, Pair<'_>> = BTreeMap::new();
+    let mut tied_head: Option<(&String, TensorView<'_>)> = None;
     for (stored_name, stored) in file.tensors() {
         let (name, role) = target(stored_name).map_err(invalid)?;
         let dtype = DType::from_name(&stored.dtype).ok_or_else(|| {
@@ -60,6 +61,10 @@ pub(super) fn read(file: &WeightsFile, config: &AdapterConfig, base: &ModelConfi
             return Err(invalid(format!(
                 "`{stored_name}`: element {index} is {value}, expected finite weights"
             )));
+        }
+        if role == Role::Whole && name == layout::HEAD && base.tie_word_embeddings {
+            tied_head = Some((stored_name, view));
+            continue;
         }
         if !shapes.contains_key(&name) {
             return Err(invalid(unknown(stored_name, &name, base)));
@@ -82,6 +87,16 @@ pub(super) fn read(file: &WeightsFile, config: &AdapterConfig, base: &ModelConfi
         if let Some((other, _)) = place.replace((stored_name, view)) {
             return Err(invalid(format!(
                 "`{other}` and `{stored_name}` are the same matrix of `{name}`"
+            )));
+        }
+    }
+    // PEFT saves the head of a tied model, too, when its vocabulary was resized: it must be the embedding.
+    if let Some((stored_name, head)) = tied_head {
+        let embedding = adapter.replaced.get(layout::EMBEDDING);
+        if embedding.is_none_or(|e| e.shape != head.shape || e.values != head.to_f32()) {
+            return Err(invalid(format!(
+                "`{stored_name}` is another matrix than the embedding, but the base ties its output head to the \
+                 embedding; merge the adapter into a model with tie_word_embeddings false, and untie the base as well"
             )));
         }
     }
@@ -143,14 +158,11 @@ fn target(stored: &str) -> Result<(String, Role), String> {
 }
 
 fn unknown(stored: &str, name: &str, base: &ModelConfig) -> String {
-    if name == layout::HEAD && base.tie_word_embeddings {
-        return format!(
-            "`{stored}` changes the output head, but the base ties it to the embedding; merge the adapter into a model \
-             with tie_word_embeddings false"
-        );
-    }
     let layers = base.num_layers;
-    format!("unknown tensor `{stored}`: the base, of {layers} layers, has no `{name}`")
+    format!(
+        "unknown tensor `{stored}`: the base, of {layers} layers, has no `{name}`; give the --base that the adapter was \
+         trained on"
+    )
 }
 
 /// Rows of an embedding or head may differ from the base's: tokens were added.
@@ -184,8 +196,16 @@ fn difference(name: &str, pair: &Pair<'_>, shape: &[usize], config: &AdapterConf
     let module = name.strip_suffix(".weight").unwrap_or(name);
     let ((a_name, a), (b_name, b)) = match (pair.a, pair.b) {
         (Some(a), Some(b)) => (a, b),
-        (Some((found, _)), None) => return refuse(format!("`{found}` is there, but B of `{module}` is missing")),
-        (None, Some((found, _))) => return refuse(format!("`{found}` is there, but A of `{module}` is missing")),
+        (Some((found, _)), None) => {
+            return refuse(format!(
+                "`{found}` is there, but B of `{module}` is missing; save the adapter again"
+            ));
+        }
+        (None, Some((found, _))) => {
+            return refuse(format!(
+                "`{found}` is there, but A of `{module}` is missing; save the adapter again"
+            ));
+        }
         (None, None) => return refuse(format!("`{module}` has neither A nor B")),
     };
     if pair.embedding != (name == layout::EMBEDDING) || (pair.embedding && a_name.contains(".lora_A")) {

@@ -313,6 +313,7 @@ fn divergence(texts: &Texts, lines: &[Line<'_>]) -> Table {
 fn by_size(texts: &Texts, lines: &[Line<'_>]) -> Option<Exhibit> {
     let mib = |line: &Line<'_>| line.bytes.map(|n| n as f64 / f64::from(1 << 20));
     let mut files: Vec<&str> = lines.iter().map(|line| line.tasks).collect();
+    files.sort_unstable();
     files.dedup();
     let series: Vec<Series> = files
         .iter()

@@ -134,7 +134,12 @@ impl Args {
         let sets = self.tasks.iter().map(|text| {
             // A file may have an equals sign in its name.
             let (name, path) = match text.split_once('=') {
-                Some((name, path)) if !name.is_empty() && !name.contains('/') && !Path::new(text).exists() => {
+                // And a model may have a slash in its name.
+                Some((name, path))
+                    if !name.is_empty()
+                        && !Path::new(text).exists()
+                        && (!name.contains('/') || Path::new(path).exists()) =>
+                {
                     (Some(name.to_owned()), path)
                 }
                 _ => (None, text.as_str()),
