@@ -33,7 +33,7 @@ fn artifacts() -> Arc<tempfile::TempDir> {
         for (name, method) in VARIANTS {
             let options = CompressOptions {
                 method,
-                ratio: 0.125,
+                ratio: Some(0.125),
                 ..CompressOptions::new()
             };
             compress(

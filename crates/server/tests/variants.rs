@@ -27,7 +27,7 @@ fn artifacts() -> &'static Path {
 fn make_artifact(finetuned: &Path, out: &Path) {
     let options = CompressOptions {
         method: Method::LowRank,
-        ratio: 0.25,
+        ratio: Some(0.25),
         threads: 1,
         ..CompressOptions::new()
     };

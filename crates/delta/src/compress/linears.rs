@@ -77,6 +77,9 @@ impl Allocated {
     }
 }
 
+/// The allocations that were made, each with the name of its linear or shard.
+pub(super) type Allocations = Vec<(String, Allocated)>;
+
 /// What the common allocation needs to know of a linear.
 #[derive(Debug, Clone)]
 struct Survey {
@@ -106,9 +109,8 @@ fn groups(changed: &[LinearId]) -> Vec<Group> {
 }
 
 impl Job<'_> {
-    /// Compresses `changed`: the linears in model order, and the allocations that were made, each with the name of its
-    /// linear or shard.
-    pub fn run(&self, changed: &[LinearId]) -> Result<(Vec<Finished>, Vec<(String, Allocated)>), CompressError> {
+    /// Compresses `changed`: the linears in model order, and the allocations that were made.
+    pub fn run(&self, changed: &[LinearId]) -> Result<(Vec<Finished>, Allocations), CompressError> {
         let permits = Permits::new(self.options.memory);
         let groups = groups(changed);
         let shared = self.options.budget == Budget::Model && self.options.method.chooses_widths();

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Compressed;
 use super::error::CompressError;
-use super::linears::Allocated;
+use super::linears::{Allocated, Allocations};
 use super::work::Inputs;
 use super::write::mean_error;
 use crate::artifact::{
@@ -23,7 +23,7 @@ pub(super) struct ShardManifest {
     /// What all shards of one artifact share, and which shard this is.
     pub inputs: Inputs,
     /// The allocations that were made, each with the name of its linear or shard.
-    pub allocations: Vec<(String, Allocated)>,
+    pub allocations: Allocations,
     /// The manifest of this part.
     pub manifest: Manifest,
 }

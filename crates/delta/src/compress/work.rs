@@ -239,11 +239,11 @@ fn is_at(file: &fs_err::File, path: &Path) -> std::io::Result<bool> {
     {
         use std::os::unix::fs::MetadataExt as _;
         let ours = file.metadata()?;
-        return Ok(match fs_err::metadata(path) {
+        Ok(match fs_err::metadata(path) {
             Ok(there) => (ours.dev(), ours.ino()) == (there.dev(), there.ino()),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => false,
             Err(error) => return Err(error),
-        });
+        })
     }
     #[cfg(not(unix))]
     {

@@ -6,7 +6,7 @@ use super::embeddings::{self, Plan};
 use super::error::CompressError;
 use super::finetuned::Finetuned;
 use super::linalg::{Matrix, dot};
-use super::linears::{Allocated, Finished};
+use super::linears::{Allocated, Allocations, Finished};
 use super::merge::ShardManifest;
 use super::options::{CompressOptions, Method};
 use super::quantise::{Approximation, InputMoments};
@@ -25,7 +25,7 @@ pub(super) struct Parts<'a> {
     pub options: &'a CompressOptions,
     pub inputs: &'a Inputs,
     pub linears: Vec<Finished>,
-    pub allocations: Vec<(String, Allocated)>,
+    pub allocations: Allocations,
     pub embedding: Plan,
     pub head: Option<Plan>,
     pub calibration: CalibrationInfo,
