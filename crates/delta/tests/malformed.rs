@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use common::{artifact, copy_dir, rewrite, tiny};
-use deltamux_delta::artifact::{Manifest, Storage};
+use deltamux_delta::artifact::{EmbeddingInfo, Manifest, Storage};
 use deltamux_delta::{Artifact, ArtifactError};
 use deltamux_model::Checkpoint;
 
@@ -359,4 +359,49 @@ fn a_figure_changed_in_the_manifest_is_noticed() {
     });
     let error = refused(&path);
     assert!(error.contains("manifest.json") && error.contains("SHA-256"), "{error}");
+}
+
+#[test]
+fn an_embedding_that_is_not_stored_as_the_manifest_says_is_refused() {
+    let refused_as = |embedding: EmbeddingInfo| {
+        let (_dir, path) = rewritten(|_, manifest| manifest.embedding = embedding);
+        let error = refused(&path);
+        let inspected = Artifact::open(&path).unwrap().inspect().unwrap_err().to_string();
+        assert_eq!(error, inspected);
+        error
+    };
+    let none = "holds 0 ranks and 0 exact rows of `model.embed_tokens`, but the manifest says";
+    for (embedding, listed) in [
+        (EmbeddingInfo::Full { bytes: 1 }, "the whole matrix"),
+        (EmbeddingInfo::Rows { rows: 3, bytes: 1 }, "0 ranks and 3 exact rows"),
+        (
+            EmbeddingInfo::Signs {
+                rows: 0,
+                bytes: 1,
+                rel_error: None,
+            },
+            "signs and 0 exact rows",
+        ),
+        (
+            EmbeddingInfo::Factored {
+                ranks: 4,
+                rows: 0,
+                bytes: 1,
+                rel_error: None,
+            },
+            "4 ranks and 0 exact rows",
+        ),
+    ] {
+        let error = refused_as(embedding);
+        assert!(error.contains(none) && error.contains(listed), "{error}");
+    }
+}
+
+#[test]
+fn a_manifest_that_counts_memory_for_another_base_is_refused() {
+    let (_dir, path) = rewritten(|_, manifest| manifest.base.hidden_size = 0);
+    assert!(refused(&path).contains("hidden size of 0"));
+    let (_dir, path) = rewritten(|_, manifest| manifest.base.vocab_size = 1 << 62);
+    let error = Artifact::open(&path).unwrap_err().to_string();
+    assert!(error.contains("base.vocab_size"), "{error}");
 }
