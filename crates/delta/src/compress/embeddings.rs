@@ -44,8 +44,8 @@ pub(crate) enum Plan {
     /// Exact rows.
     Rows(Vec<u32>),
     Full,
-    /// The difference over the base's rows, factored or its signs, and exact added rows.
-    Factored(Matrix<f32>, Vec<u32>),
+    /// The difference of these rows of the base, approximated as a matrix, and exact added rows.
+    Factored(Vec<u32>, Vec<u32>),
 }
 
 /// Compares the matrix `name` of both checkpoints and decides.
@@ -81,18 +81,31 @@ pub(crate) fn plan(
         EmbeddingPolicy::Exact if 2 * changed.len() > old => Plan::Full,
         EmbeddingPolicy::Exact => exact([changed, added].concat()),
         EmbeddingPolicy::Auto if few => exact([changed, added].concat()),
-        EmbeddingPolicy::Auto | EmbeddingPolicy::Factored => {
-            let mut difference = Matrix::zeros(old, hidden);
-            for row in changed {
-                let row = row as usize;
-                let (a, b) = (ours.row_f32(row), theirs.row_f32(row));
-                for ((d, a), b) in difference.row_mut(row).iter_mut().zip(a).zip(b) {
-                    *d = b - a;
-                }
-            }
-            Plan::Factored(difference, added)
-        }
+        EmbeddingPolicy::Auto | EmbeddingPolicy::Factored => Plan::Factored(changed, added),
     })
+}
+
+/// The difference over the base's rows `[vocabulary, hidden]`, of which `changed` are not zero.
+pub(crate) fn difference(
+    name: &str,
+    base: &Checkpoint,
+    finetuned: &Finetuned,
+    changed: &[u32],
+) -> Result<Matrix<f32>, CompressError> {
+    let hidden = base.config().hidden_size;
+    let (old, new) = (base.config().vocab_size, finetuned.config().vocab_size);
+    let ours = base.expect(name, &[old, hidden])?;
+    let theirs = finetuned.expect(name, &[new, hidden])?;
+    let theirs = theirs.view();
+    let mut difference = Matrix::zeros(old, hidden);
+    for &row in changed {
+        let row = row as usize;
+        let (a, b) = (ours.row_f32(row), theirs.row_f32(row));
+        for ((d, a), b) in difference.row_mut(row).iter_mut().zip(a).zip(b) {
+            *d = b - a;
+        }
+    }
+    Ok(difference)
 }
 
 /// Stores the exact part of a plan; returns what the manifest says of it, without the factors.

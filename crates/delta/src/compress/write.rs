@@ -45,11 +45,18 @@ pub(super) fn write(parts: Parts<'_>, target: Target, progress: Progress<'_>) ->
         }
         linears.push(about.info);
     }
-    let embedding = store(&parts.embedding, &EMBEDDING, finetuned, parts.options, &mut writer)?;
+    let embedding = store(
+        &parts.embedding,
+        &EMBEDDING,
+        base,
+        finetuned,
+        parts.options,
+        &mut writer,
+    )?;
     let head = parts
         .head
         .as_ref()
-        .map(|plan| store(plan, &HEAD, finetuned, parts.options, &mut writer))
+        .map(|plan| store(plan, &HEAD, base, finetuned, parts.options, &mut writer))
         .transpose()?;
     let vectors = match shard.is_first() {
         true => vectors(base, finetuned, &mut writer)?,
@@ -127,15 +134,17 @@ fn mean(values: impl Iterator<Item = Option<f64>>) -> Option<f64> {
 fn store(
     plan: &Plan,
     names: &EmbeddingNames,
+    base: &Checkpoint,
     finetuned: &Finetuned,
     options: &CompressOptions,
     writer: &mut ArtifactWriter,
 ) -> Result<EmbeddingInfo, CompressError> {
     let exact = embeddings::store_exact(plan, names, finetuned, writer)?;
-    let (Plan::Factored(difference, _), EmbeddingInfo::Factored { rows, bytes, .. }) = (plan, &exact) else {
+    let (Plan::Factored(changed, _), EmbeddingInfo::Factored { rows, bytes, .. }) = (plan, &exact) else {
         return Ok(exact);
     };
-    let approximation = factor_alone(difference, names.factors, options)?;
+    let difference = embeddings::difference(names.full, base, finetuned, changed)?;
+    let approximation = factor_alone(&difference, names.factors, options)?;
     let packed = approximation.packed;
     let mut rest = difference.clone();
     rest.data
