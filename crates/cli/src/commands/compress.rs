@@ -211,13 +211,14 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         stages.set(label(stage), done, total);
     });
     stages.finish();
-    if result.as_ref().is_err_and(CompressError::may_pass) && work.is_dir() {
-        eprintln!(
-            "note: finished work is kept in {}; --resume goes on with it",
+    let kept = result.as_ref().is_err_and(CompressError::may_pass) && work.is_dir();
+    let compressed = result.map_err(|error| match kept {
+        true => anyhow::anyhow!(
+            "{error}; what is finished is kept in {}, and the same command with --resume goes on with it",
             work.display()
-        );
-    }
-    let compressed = result?;
+        ),
+        false => error.into(),
+    })?;
     let seconds = started.elapsed().as_secs_f64();
     print(&compressed, &args.out, seconds, args.json)
 }

@@ -4,7 +4,8 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
+use deltamux_delta::artifact::SHARD_FILE;
 use deltamux_engine::{
     Engine, EngineConfig, Event, FinishReason, ModelText, Request, SamplingParams, TokenLogProbs, Usage,
 };
@@ -238,6 +239,10 @@ fn find_variant(variant: &str, folder: Option<&Path>) -> anyhow::Result<(String,
     }
     let directory = PathBuf::from(variant);
     if !is_artifact(&directory) {
+        ensure!(
+            !directory.join(SHARD_FILE).is_file(),
+            "--variant {variant}: is one shard of an artifact; put all of them together with `deltamux merge`"
+        );
         bail!(
             "--variant {variant}: no artifact there ({} does not exist); give an artifact directory, or a name and --variants DIR",
             directory.join("manifest.json").display()

@@ -163,6 +163,10 @@ fn run(
         }
         false => (Plan::Unchanged, None),
     };
+    let text_files = match options.shard.is_first() {
+        true => text_files::differing(base.dir(), finetuned.dir(), matches!(finetuned, Finetuned::Adapter(_)))?,
+        false => Vec::new(),
+    };
     progress(Stage::Read, 2, 3);
     let samples = options.calibration.tokenise(
         &finetuned,

@@ -2,25 +2,23 @@
 
 use std::path::Path;
 
-use crate::artifact::{ArtifactError, FileInfo, TEXT_FILES, Target};
+use crate::artifact::{ArtifactError, TEXT_FILES};
 
-/// Copies the fine-tune's text files that differ from the base's into `target`.
-pub(crate) fn copy(
+/// The fine-tune's text files that differ from the base's: names and contents.
+pub(crate) fn differing(
     base: &Path,
     finetuned: &Path,
     is_adapter: bool,
-    target: &Target,
-) -> Result<Vec<FileInfo>, ArtifactError> {
+) -> Result<Vec<(&'static str, Vec<u8>)>, ArtifactError> {
     let mut files = Vec::new();
     for name in TEXT_FILES {
         let theirs = read(&finetuned.join(name))?;
         let ours = read(&base.join(name))?;
         match theirs {
-            Some(text) if ours.as_ref() != Some(&text) => files.push(target.write(name, &text)?),
+            Some(text) if ours.as_ref() != Some(&text) => files.push((name, text)),
             // The base's template file would win over the fine-tune's field in tokenizer_config.json.
             None if name == "chat_template.jinja" => {
-                let own = template_field(finetuned)?;
-                let template = match own {
+                let template = match template_field(finetuned)? {
                     Some(own) => ours.is_some().then_some(own),
                     // An adapter's tokenizer may come without the template that its base has.
                     None if is_adapter && ours.is_none() && finetuned.join("tokenizer_config.json").is_file() => {
@@ -28,9 +26,7 @@ pub(crate) fn copy(
                     }
                     None => None,
                 };
-                if let Some(template) = template {
-                    files.push(target.write(name, template.as_bytes())?);
-                }
+                files.extend(template.map(|template| (name, template.into_bytes())));
             }
             _ => {}
         }

@@ -11,7 +11,7 @@ use super::merge::ShardManifest;
 use super::options::{CompressOptions, Method};
 use super::quantise::{Approximation, InputMoments};
 use super::work::Inputs;
-use super::{Compressed, Progress, Stage, bitdelta, matrix, text_files};
+use super::{Compressed, Progress, Stage, bitdelta, matrix};
 use crate::artifact::{
     ArtifactWriter, BaseInfo, CalibrationInfo, EMBEDDING, EmbeddingInfo, EmbeddingNames, FORMAT_VERSION, HEAD,
     LinearInfo, Manifest, RelError, Target, Totals,
@@ -28,6 +28,8 @@ pub(super) struct Parts<'a> {
     pub allocations: Allocations,
     pub embedding: Plan,
     pub head: Option<Plan>,
+    /// Names and contents.
+    pub text_files: Vec<(&'static str, Vec<u8>)>,
     pub calibration: CalibrationInfo,
 }
 
@@ -66,13 +68,8 @@ pub(super) fn write(parts: Parts<'_>, target: Target, progress: Progress<'_>) ->
 
     let (delta, sizes) = writer.write(&target)?;
     let mut files = vec![delta];
-    if shard.is_first() {
-        files.extend(text_files::copy(
-            base.dir(),
-            finetuned.dir(),
-            matches!(finetuned, Finetuned::Adapter(_)),
-            &target,
-        )?);
+    for (name, text) in &parts.text_files {
+        files.push(target.write(name, text)?);
     }
     LinearInfo::set_bytes(&mut linears, &sizes);
     let config = base.config();
