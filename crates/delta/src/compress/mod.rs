@@ -228,6 +228,7 @@ fn run(
             allocations,
             embedding,
             head,
+            text_files,
             calibration: calibration_info(options, &samples, !changed.is_empty()),
         };
         write::write(parts, Target::new(out, options.force, marker)?, progress)
