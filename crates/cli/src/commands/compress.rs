@@ -34,7 +34,7 @@ pub struct Args {
     /// The base model: a directory or a hub id.
     #[arg(long, value_name = "DIR")]
     base: String,
-    /// The fine-tune of that base: a directory or a hub id.
+    /// The fine-tune of that base: a directory or a hub id, or the directory of a LoRA adapter in PEFT's format.
     #[arg(long, value_name = "DIR")]
     finetuned: String,
     /// The artifact directory to make.
