@@ -253,29 +253,60 @@ fn a_changed_artifact_is_refused_by_every_command_that_reads_it() {
     assert!(line.contains("SHA-256") && !full.exists());
 }
 
-/// A file-size limit fails writes as a full disk does, half-way through the file: here one of those that hold what is
-/// not finished.
+/// `compress` of the tiny `sql` under a file-size limit in units of 512 bytes, which fails writes as a full disk does,
+/// half-way through a file.
 #[cfg(unix)]
-#[test]
-fn a_disk_that_is_full_is_one_line_and_leaves_nothing() {
-    let dir = tempfile::tempdir().unwrap();
-    let out = dir.path().join("x");
-    let output = Command::new("sh")
-        .args(["-c", "trap '' XFSZ; ulimit -f 16; exec \"$@\"", "sh"])
+fn limited(blocks: u32, out: &Path, more: &[&dyn AsRef<std::ffi::OsStr>]) -> Output {
+    let limit = format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$@\"");
+    Command::new("sh")
+        .args(["-c", &limit, "sh"])
         .arg(env!("CARGO_BIN_EXE_deltamux"))
         .args(["compress", "--base"])
         .arg(tiny("base"))
         .arg("--finetuned")
         .arg(tiny("sql"))
         .arg("--out")
-        .arg(&out)
+        .arg(out)
+        .args(more)
         .output()
-        .unwrap();
-    let line = refusal(&output);
+        .unwrap()
+}
+
+#[cfg(unix)]
+#[test]
+fn a_disk_that_is_full_is_one_line_and_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let line = refusal(&limited(16, &dir.path().join("x"), &[]));
     assert!(line.contains(".x.work") && line.contains("File too large"), "{line}");
     let left: Vec<_> = fs_err::read_dir(dir.path())
         .unwrap()
         .map(|e| e.unwrap().file_name())
         .collect();
     assert!(left.is_empty(), "{left:?}");
+}
+
+/// The last file is the first that is too large: what it is made from is kept, and is enough to go on.
+#[cfg(unix)]
+#[test]
+fn a_disk_that_is_full_at_the_end_keeps_what_is_finished() {
+    let dir = tempfile::tempdir().unwrap();
+    let (whole, out, cache) = (dir.path().join("whole"), dir.path().join("x"), dir.path().join("cache"));
+    let cached: [&dyn AsRef<std::ffi::OsStr>; 2] = [&"--calibration-cache", &cache];
+    assert!(limited(1 << 20, &whole, &cached).status.success());
+    let line = refusal(&limited(300, &out, &cached));
+    assert!(
+        line.contains("delta.safetensors") && line.contains("--resume goes on"),
+        "{line}"
+    );
+    assert!(!out.exists());
+    let resumed = limited(1 << 20, &out, &[&"--calibration-cache", &cache, &"--resume"]);
+    assert!(resumed.status.success(), "{}", String::from_utf8_lossy(&resumed.stderr));
+    let delta = |dir: &Path| fs_err::read(dir.join("delta.safetensors")).unwrap();
+    assert!(delta(&out) == delta(&whole));
+    let mut left: Vec<_> = fs_err::read_dir(dir.path())
+        .unwrap()
+        .map(|e| e.unwrap().file_name())
+        .collect();
+    left.sort();
+    assert_eq!(left, ["cache", "whole", "x"]);
 }
